@@ -1,0 +1,192 @@
+"""Every name that otel_llm writes: attributes, spans, metrics, units and buckets.
+
+Names of the GenAI conventions come from two vocabularies (`Vocabulary`): `1.41`, the last one
+published with the core conventions, and `genai-main`, the conventions' own repository. What they
+share is a plain constant. Names under `otel_llm.` are ours: units are the suffix (`_us` is whole
+microseconds), and an attribute that is unknown is not written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+SCOPE: Final = "otel_llm"
+
+# --- GenAI conventions, the same in both vocabularies -------------------------------------
+OPERATION: Final = "gen_ai.operation.name"
+PROVIDER: Final = "gen_ai.provider.name"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+RESPONSE_ID: Final = "gen_ai.response.id"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+REQUEST_STREAM: Final = "gen_ai.request.stream"
+CHOICE_COUNT: Final = "gen_ai.request.choice.count"
+MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+TEMPERATURE: Final = "gen_ai.request.temperature"
+TOP_P: Final = "gen_ai.request.top_p"
+TOP_K: Final = "gen_ai.request.top_k"
+SEED: Final = "gen_ai.request.seed"
+FREQUENCY_PENALTY: Final = "gen_ai.request.frequency_penalty"
+PRESENCE_PENALTY: Final = "gen_ai.request.presence_penalty"
+STOP_SEQUENCES: Final = "gen_ai.request.stop_sequences"
+OUTPUT_TYPE: Final = "gen_ai.output.type"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+CACHE_READ_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+REASONING_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
+TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105
+
+# De-facto names of vLLM and SGLang (seconds, double): aliases, off by default.
+LATENCY_ALIASES: Final = {
+    "ttft": "gen_ai.latency.time_to_first_token",
+    "e2e": "gen_ai.latency.e2e",
+    "queue": "gen_ai.latency.time_in_queue",
+    "prefill": "gen_ai.latency.time_in_model_prefill",
+    "decode": "gen_ai.latency.time_in_model_decode",
+}
+
+# --- Core conventions ---------------------------------------------------------------------
+ERROR_TYPE: Final = "error.type"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+CLIENT_ADDRESS: Final = "client.address"
+HTTP_METHOD: Final = "http.request.method"
+HTTP_STATUS: Final = "http.response.status_code"
+HTTP_ROUTE: Final = "http.route"
+URL_PATH: Final = "url.path"
+URL_SCHEME: Final = "url.scheme"
+NETWORK_PROTOCOL_VERSION: Final = "network.protocol.version"
+SERVICE_VERSION: Final = "service.version"
+
+# --- otel_llm: identity -------------------------------------------------------------------
+SIDE: Final = "otel_llm.side"
+OUTCOME: Final = "otel_llm.outcome"
+TENANT: Final = "otel_llm.tenant"
+LORA: Final = "otel_llm.lora"
+PRIORITY: Final = "otel_llm.request.priority"
+REQUEST_ID: Final = "otel_llm.request.id"
+REPLICA: Final = "otel_llm.replica"
+ROLE: Final = "otel_llm.role"
+ENGINE_VERSION: Final = "otel_llm.engine.version"
+INPUT_IMAGES: Final = "otel_llm.input.images"
+INPUT_AUDIO: Final = "otel_llm.input.audio"
+
+# --- otel_llm: the summary (integers) -----------------------------------------------------
+E2E_US: Final = "otel_llm.e2e_us"
+TTFT_US: Final = "otel_llm.ttft_us"
+TPOT_US: Final = "otel_llm.tpot_us"
+UNACCOUNTED_US: Final = "otel_llm.unaccounted_us"
+ITL_P50_US: Final = "otel_llm.itl_p50_us"
+ITL_P99_US: Final = "otel_llm.itl_p99_us"
+ITL_MAX_US: Final = "otel_llm.itl_max_us"
+CHUNK_GAP_P50_US: Final = "otel_llm.chunk_gap_p50_us"
+CHUNK_GAP_P99_US: Final = "otel_llm.chunk_gap_p99_us"
+CHUNK_GAP_MAX_US: Final = "otel_llm.chunk_gap_max_us"
+TOKENS_PER_OUTPUT: Final = "otel_llm.tokens_per_output"
+STALLS: Final = "otel_llm.stalls"
+STALL_US: Final = "otel_llm.stall_us"
+CONSUMER_STALL_US: Final = "otel_llm.consumer_stall_us"
+BUFFERED_CHUNKS: Final = "otel_llm.stream.buffered_chunks"
+INCOMPLETE: Final = "otel_llm.stream.incomplete"
+ATTEMPTS: Final = "otel_llm.attempts"
+PREEMPTIONS: Final = "otel_llm.preemptions"
+SOURCES: Final = "otel_llm.sources"
+ENDED_IN: Final = "otel_llm.ended_in"
+BATCH_UNTRACED: Final = "otel_llm.batch.untraced"
+PHASE_SOURCE: Final = "otel_llm.phase.source"
+PHASE: Final = "phase"
+
+
+def phase_us(phase: str) -> str:
+    """Attribute for how long a phase took, whole microseconds."""
+    return f"otel_llm.{phase}_us"
+
+
+def reported_us(phase: str) -> str:
+    """Attribute for what an engine said of a phase when it did not fit, whole microseconds."""
+    return f"otel_llm.reported.{phase}_us"
+
+
+def part(name: str) -> str:
+    """Attribute for a part inside a phase, such as ``decode.preempted_us``."""
+    return f"otel_llm.{name}"
+
+
+def phase_span(phase: str) -> str:
+    """Name of the span that shows one phase."""
+    return f"llm.{phase}"
+
+
+def replica_state(name: str) -> str:
+    """Attribute for the state of the replica, such as ``waiting.at_queued``."""
+    return f"otel_llm.replica.{name}"
+
+
+def content_length(attribute: str) -> str:
+    """Attribute for the original length, in characters, of content that was cut."""
+    return f"otel_llm.content.length.{attribute.removeprefix('gen_ai.')}"
+
+
+# --- Metrics ------------------------------------------------------------------------------
+SECONDS: Final = "s"
+TOKENS: Final = "{token}"
+SERVER_DURATION: Final = "gen_ai.server.request.duration"
+SERVER_TTFT: Final = "gen_ai.server.time_to_first_token"
+SERVER_TPOT: Final = "gen_ai.server.time_per_output_token"
+PHASE_DURATION: Final = "otel_llm.phase.duration"
+
+DURATION_BUCKETS: Final = tuple(0.01 * 2**i for i in range(14))
+TTFT_BUCKETS: Final = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+)  # fmt: skip
+TPOT_BUCKETS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+TOKEN_BUCKETS: Final = tuple(float(4**i) for i in range(14))
+PHASE_BUCKETS: Final = tuple(0.0005 * 2**i for i in range(19))
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The names on which the two versions of the GenAI conventions differ.
+
+    `token_usage` is the 1.41 histogram with `gen_ai.token.type`; where it is absent the newer
+    pair of histograms `input_token_usage` and `output_token_usage` is written instead.
+    """
+
+    name: str
+    schema_url: str
+    cache_write_tokens: str
+    client_duration: str
+    client_first_chunk: str
+    client_chunk_gap: str
+    token_usage: str | None
+    input_token_usage: str | None = None
+    output_token_usage: str | None = None
+    top_k_is_int: bool = False
+
+
+V1_41: Final = Vocabulary(
+    name="1.41",
+    schema_url="https://opentelemetry.io/schemas/1.41.0",
+    cache_write_tokens="gen_ai.usage.cache_creation.input_tokens",
+    client_duration="gen_ai.client.operation.duration",
+    client_first_chunk="gen_ai.client.operation.time_to_first_chunk",
+    client_chunk_gap="gen_ai.client.operation.time_per_output_chunk",
+    token_usage="gen_ai.client.token.usage",  # noqa: S106
+)
+GENAI_MAIN: Final = Vocabulary(
+    name="genai-main",
+    schema_url="https://opentelemetry.io/schemas/gen-ai/1.42.0",
+    cache_write_tokens="gen_ai.usage.cache_write.input_tokens",
+    client_duration="gen_ai.client.inference.duration",
+    client_first_chunk="gen_ai.client.inference.time_to_first_chunk",
+    client_chunk_gap="gen_ai.client.inference.time_per_output_chunk",
+    token_usage=None,
+    input_token_usage="gen_ai.client.inference.operation.input_tokens",  # noqa: S106
+    output_token_usage="gen_ai.client.inference.operation.output_tokens",  # noqa: S106
+    top_k_is_int=True,
+)
+VOCABULARIES: Final = {each.name: each for each in (V1_41, GENAI_MAIN)}

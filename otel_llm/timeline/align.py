@@ -1,0 +1,122 @@
+"""Engine stamps onto the request's timeline, without ever subtracting two clocks' values.
+
+An engine on this host reads the same monotonic clock as we do, so its stamps fall between our
+own readings around the call. Stamps that do not were read elsewhere (another node, another time
+namespace, a wall clock that stepped): then only the differences among themselves are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isfinite
+
+from otel_llm.clock import Anchor, is_instant
+from otel_llm.timeline.evidence import EngineClock, EngineStamps, Sequence, Stamp
+from otel_llm.timeline.marks import Mark, Part, Phase, Source
+
+TOLERANCE_NS = 1_000_000
+"""How far stamps may lie outside our own readings and still count as the same clock."""
+
+_PHASE_ENDS = (
+    (Phase.QUEUE, Mark.QUEUED, Mark.SCHEDULED),
+    (Phase.PREFILL, Mark.SCHEDULED, Mark.FIRST_TOKEN),
+    (Phase.DECODE, Mark.FIRST_TOKEN, Mark.LAST_TOKEN),
+)
+
+
+def aligned(stamps: EngineStamps, anchor: Anchor) -> Sequence:
+    """The sequence on the wall timeline: marks if the clocks agree, else durations only."""
+    own = milestones(stamps)
+    placed = {mark: _instant(at, stamps.clock, anchor) for mark, at in own.items()}
+    same_clock = all(_fits(at, stamps, anchor) for at in placed.values())
+    if same_clock:
+        marks = {mark: Stamp(at, Source.REPORTED) for mark, at in placed.items()}
+        reported = {}
+    else:
+        marks = {}
+        reported = _durations(own)
+    return Sequence(
+        marks=marks,
+        reported=reported,
+        output_tokens=stamps.output_tokens,
+        preemptions=stamps.preemptions,
+        finish_reason=stamps.finish_reason,
+    )
+
+
+def milestones(stamps: EngineStamps) -> dict[Mark, float]:
+    """The stamps that happened. An engine's `finished` stands for LAST_TOKEN if it has no other."""
+    last = stamps.last_token
+    if not happened(last) and happened(stamps.first_token):
+        last = stamps.finished
+    values = {
+        Mark.QUEUED: stamps.queued,
+        Mark.SCHEDULED: stamps.scheduled,
+        Mark.FIRST_TOKEN: stamps.first_token,
+        Mark.LAST_TOKEN: last,
+    }
+    return {mark: float(at) for mark, at in values.items() if at is not None and happened(at)}
+
+
+def happened(stamp: object) -> bool:
+    """False for None, zero, negative, infinite and not-a-number: a milestone that never was."""
+    if isinstance(stamp, bool) or not isinstance(stamp, int | float):
+        return False
+    return 0 < stamp < 1e12 and isfinite(stamp)
+
+
+def from_events(events: Iterable[tuple[str, float]]) -> tuple[EngineStamps, dict[Part, int]]:
+    """Milestones and preempted time from an engine's list of (event, seconds).
+
+    Known events are `queued`, `scheduled`, `first_token`, `token`, `preempted` and `finished`.
+    The first schedule ends the queue; time from a preemption to the next schedule is counted as
+    preempted inside prefill or decode, whichever was open.
+    """
+    first: dict[str, float] = {}
+    last: dict[str, float] = {}
+    preempted = dict.fromkeys((Part.PREFILL_PREEMPTED_US, Part.DECODE_PREEMPTED_US), 0)
+    preemptions = 0
+    since: float | None = None
+    for kind, at in events:
+        if not happened(at):
+            continue
+        first.setdefault(kind, at)
+        last[kind] = at
+        if kind == "preempted":
+            preemptions += 1
+            since = at
+        elif kind in {"scheduled", "finished"} and since is not None:
+            decoding = "first_token" in first
+            part = Part.DECODE_PREEMPTED_US if decoding else Part.PREFILL_PREEMPTED_US
+            preempted[part] += max(0, round((at - since) * 1e6))
+            since = None
+    stamps = EngineStamps(
+        queued=first.get("queued"),
+        scheduled=first.get("scheduled"),
+        first_token=first.get("first_token"),
+        last_token=last.get("finished") or last.get("token") or last.get("first_token"),
+        preemptions=preemptions,
+    )
+    return stamps, {part: us for part, us in preempted.items() if us}
+
+
+def _instant(at_s: float, clock: EngineClock, anchor: Anchor) -> int:
+    at_ns = round(at_s * 1e9)
+    return at_ns if clock is EngineClock.EPOCH_S else anchor.instant(at_ns)
+
+
+def _fits(at_ns: int, stamps: EngineStamps, anchor: Anchor) -> bool:
+    if not is_instant(at_ns):
+        return False
+    low, high = stamps.handed_over_ns, stamps.last_seen_ns
+    return (low is None or at_ns >= anchor.instant(low) - TOLERANCE_NS) and (
+        high is None or at_ns <= anchor.instant(high) + TOLERANCE_NS
+    )
+
+
+def _durations(own: dict[Mark, float]) -> dict[Phase, int]:
+    found = {}
+    for phase, start, end in _PHASE_ENDS:
+        if start in own and end in own and own[end] >= own[start]:
+            found[phase] = round((own[end] - own[start]) * 1e9)
+    return found

@@ -1,0 +1,120 @@
+"""What was seen of one request, before anything is computed from it. Values, no behaviour.
+
+Everything here may be missing or wrong: engines leave milestones at zero, clocks step, libraries
+report durations longer than the request. `resolve` (see `timeline.resolve`) copes with all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from otel_llm.timeline.gaps import GapSummary
+from otel_llm.timeline.marks import Mark, Outcome, Part, Phase, Side, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """An instant on the wall timeline, integer nanoseconds since the Unix epoch."""
+
+    at_ns: int
+    source: Source = Source.OBSERVED
+
+
+class EngineClock(Enum):
+    """Which clock an engine's stamps were read from; both in seconds."""
+
+    MONOTONIC_S = "monotonic_s"
+    EPOCH_S = "epoch_s"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStamps:
+    """Milestones of one sequence just as an engine keeps them: seconds, 0.0 or None if never.
+
+    `handed_over_ns` and `last_seen_ns` are monotonic nanoseconds of this process around the
+    sequence's life; stamps that do not lie between them were read from another clock.
+    """
+
+    clock: EngineClock = EngineClock.MONOTONIC_S
+    queued: float | None = None
+    scheduled: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    finished: float | None = None
+    handed_over_ns: int | None = None
+    last_seen_ns: int | None = None
+    output_tokens: int | None = None
+    preemptions: int | None = None
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """One generated sequence on the request's timeline."""
+
+    marks: Mapping[Mark, Stamp] = field(default_factory=dict)
+    reported: Mapping[Phase, int] = field(default_factory=dict)
+    output_tokens: int | None = None
+    preemptions: int | None = None
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Token counts of a request; None where nobody said.
+
+    `input` includes cached tokens and `output` includes reasoning tokens.
+    """
+
+    input: int | None = None
+    output: int | None = None
+    cached: int | None = None
+    cache_written: int | None = None
+    reasoning: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What was seen of the end.
+
+    `failure` is the verdict of the code that saw an exception or an error event, if any;
+    `status` an HTTP status; `end_record` the protocol's own record of the end (finish reason,
+    `done`, `response.completed`); `terminator` a mere end marker such as `[DONE]`.
+    """
+
+    failure: Outcome | None = None
+    error_type: str | None = None
+    status: int | None = None
+    peer_gone: bool = False
+    abandoned: bool = False
+    end_record: bool = False
+    terminator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything known of one request on one side.
+
+    `reported` holds durations an engine states itself, nanoseconds. With `reported_total_ns` the
+    queue is what the other reported durations leave of it, an upper bound. `expected_sequences`
+    is how many were asked for; fewer in `sequences` means that some were not seen.
+    """
+
+    side: Side
+    streaming: bool = False
+    marks: Mapping[Mark, Stamp] = field(default_factory=dict)
+    reported: Mapping[Phase, int] = field(default_factory=dict)
+    reported_total_ns: int | None = None
+    sequences: tuple[Sequence, ...] = ()
+    expected_sequences: int = 1
+    tokens: Tokens = Tokens()
+    parts: Mapping[Part, int] = field(default_factory=dict)
+    gaps: GapSummary | None = None
+    role: str | None = None
+    attempts: int = 1
+    consumer_stall_ns: int | None = None
+    buffered_chunks: int | None = None
+    finish_reasons: tuple[str, ...] = ()
+    ending: Ending = Ending()

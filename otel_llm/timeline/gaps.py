@@ -1,0 +1,150 @@
+"""Gaps between outputs (server) or chunks (client): exact while short, a sketch when long.
+
+The hot path appends one monotonic reading per output to `OutputTimes.stamps` and nothing else.
+When the list is full it is folded into logarithmic buckets, so that memory does not grow with
+the length of a stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, log
+from statistics import median
+
+STALL_FLOOR_NS = 200_000_000
+STALL_FACTOR = 10
+FOLD_AT = 2048
+_GROWTH = log(1.02)
+
+
+@dataclass(frozen=True, slots=True)
+class GapSummary:
+    """Distribution of the gaps of one stream, whole microseconds.
+
+    `p50_us`, `p99_us` and `max_us` are None below two outputs. Percentiles are by nearest rank;
+    beyond 2048 outputs they carry a relative error of at most 1 %. A stall is a gap longer than
+    200 ms and than ten median gaps.
+    """
+
+    outputs: int
+    p50_us: int | None = None
+    p99_us: int | None = None
+    max_us: int | None = None
+    stalls: int | None = None
+    stall_us: int | None = None
+
+
+class OutputTimes:
+    """Collects the times of a stream's outputs, monotonic nanoseconds.
+
+    Append to `stamps` (one clock read, one append), and call `fold` when it reaches `FOLD_AT`.
+    """
+
+    __slots__ = ("_buckets", "_first", "_folded", "_max", "stamps")
+
+    def __init__(self) -> None:
+        self.stamps: list[int] = []
+        self._buckets: dict[int, list[int]] = {}
+        self._folded = 0
+        self._max = 0
+        self._first: int | None = None
+
+    @property
+    def first_ns(self) -> int | None:
+        """When the first output came, or None before it."""
+        if self._first is not None:
+            return self._first
+        return self.stamps[0] if self.stamps else None
+
+    @property
+    def last_ns(self) -> int | None:
+        """When the latest output came, or None before the first."""
+        return self.stamps[-1] if self.stamps else None
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs have come."""
+        return self._folded + len(self.stamps)
+
+    def fold(self) -> None:
+        """Move all but the latest stamp into the buckets."""
+        stamps = self.stamps
+        if len(stamps) < 2:
+            return
+        if self._first is None:
+            self._first = stamps[0]
+        for gap in _differences(stamps):
+            index = int(log(gap) / _GROWTH) if gap > 0 else -1
+            bucket = self._buckets.setdefault(index, [0, 0])
+            bucket[0] += 1
+            bucket[1] += gap
+            self._max = max(self._max, gap)
+        self._folded += len(stamps) - 1
+        del stamps[:-1]
+
+    def summary(self) -> GapSummary | None:
+        """The distribution so far, or None when nothing came."""
+        if self.outputs == 0:
+            return None
+        if self._buckets:
+            self.fold()
+            return self._sketched()
+        return exact_summary(_differences(self.stamps), self.outputs)
+
+    def _sketched(self) -> GapSummary:
+        rows = [(total // count, count, total) for count, total in self._buckets.values()]
+        rows.sort()
+        typical = _ranked(rows, 0.5)
+        long = [row for row in rows if _is_stall(row[0], typical)]
+        return GapSummary(
+            outputs=self.outputs,
+            p50_us=to_us(typical),
+            p99_us=to_us(_ranked(rows, 0.99)),
+            max_us=to_us(self._max),
+            stalls=sum(count for _, count, _ in long),
+            stall_us=to_us(sum(total for _, _, total in long)),
+        )
+
+
+def exact_summary(gaps_ns: list[int], outputs: int) -> GapSummary:
+    """Distribution of *gaps_ns*, each at least 0, of a stream of *outputs* outputs."""
+    if not gaps_ns:
+        return GapSummary(outputs=outputs)
+    ordered = sorted(gaps_ns)
+    typical = median(ordered)
+    long = [gap for gap in ordered if _is_stall(gap, typical)]
+    return GapSummary(
+        outputs=outputs,
+        p50_us=to_us(_nearest_rank(ordered, 0.5)),
+        p99_us=to_us(_nearest_rank(ordered, 0.99)),
+        max_us=to_us(ordered[-1]),
+        stalls=len(long),
+        stall_us=to_us(sum(long)),
+    )
+
+
+def to_us(nanoseconds: int) -> int:
+    """Nanoseconds to whole microseconds, rounded half up."""
+    return (nanoseconds + 500) // 1000
+
+
+def _is_stall(gap_ns: int, median_ns: float) -> bool:
+    return gap_ns > max(STALL_FLOOR_NS, STALL_FACTOR * median_ns)
+
+
+def _differences(stamps: list[int]) -> list[int]:
+    return [max(0, after - before) for before, after in pairwise(stamps)]
+
+
+def _nearest_rank(ordered: list[int], quantile: float) -> int:
+    return ordered[max(0, ceil(quantile * len(ordered)) - 1)]
+
+
+def _ranked(rows: list[tuple[int, int, int]], quantile: float) -> int:
+    rank = max(1, ceil(quantile * sum(count for _, count, _ in rows)))
+    for value, count, _ in rows:
+        rank -= count
+        if rank <= 0:
+            return value
+    return rows[-1][0]

@@ -1,0 +1,175 @@
+"""Phases laid onto the believed marks: observed marks fix where, reported durations how long.
+
+The marks cut the request into segments. A segment with one phase takes its length from the marks
+or, if the engine stated one that fits, from the engine. In a segment with several phases only
+those with a stated duration can be placed; they end where the segment ends. What does not fit is
+cut, called estimated, and its raw value kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from otel_llm.timeline.gaps import to_us
+from otel_llm.timeline.marks import Mark, Phase, Source, combined
+from otel_llm.timeline.window import TOLERANCE_US, At, Window
+
+LONGEST_US = 366 * 86_400 * 1_000_000
+"""No duration beyond a year is believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    """One phase: start in microseconds since the epoch, length in whole microseconds.
+
+    `reported_us` is what the engine said when that did not fit.
+    """
+
+    phase: Phase
+    start_us: int
+    duration_us: int
+    source: Source
+    reported_us: int | None = None
+
+    @property
+    def end_us(self) -> int:
+        """Where the phase ends, microseconds since the epoch."""
+        return self.start_us + self.duration_us
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A length stated by an engine, or bounded from what it stated."""
+
+    us: int
+    source: Source = Source.REPORTED
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    start: At
+    end: At
+    until: Mark
+    phases: tuple[Phase, ...]
+    exact: bool
+    """True when both marks of its one slot are known; False when marks between are missing."""
+
+    @property
+    def length_us(self) -> int:
+        return self.end.us - self.start.us
+
+
+def usable_durations(reported: Mapping[Phase, int], total_ns: int | None) -> dict[Phase, Duration]:
+    """Stated durations that can be true; the queue as the rest of *total_ns* if that is known."""
+    found = {phase: Duration(to_us(ns)) for phase, ns in reported.items() if _is_duration(ns)}
+    if total_ns is not None and _is_duration(total_ns) and Phase.QUEUE not in found and found:
+        rest = to_us(total_ns) - sum(each.us for each in found.values())
+        found[Phase.QUEUE] = Duration(max(0, rest), Source.ESTIMATED)
+    return found
+
+
+def lay_out(
+    window: Window,
+    durations: Mapping[Phase, Duration],
+    *,
+    delivery: bool,
+    first_token: At | None,
+    waits_unseen: bool,
+) -> tuple[PhaseTime, ...]:
+    """The phases of one request, in order and without overlap.
+
+    *delivery* is False when the reply never came to its end; *first_token* is where the
+    first-token phase of a streaming server ends; with *waits_unseen* (a streaming client that
+    knows nothing of the engine) all the time to the first token is that phase.
+    """
+    laid: list[PhaseTime] = []
+    for segment in _segments(window, first_token, delivery):
+        if waits_unseen and segment.until is Mark.FIRST_TOKEN:
+            laid.append(_from_marks(Phase.FIRST_TOKEN, segment))
+        else:
+            laid.extend(_lay(segment, durations))
+    return tuple(laid)
+
+
+def _segments(window: Window, first_token: At | None, delivery: bool) -> Iterator[_Segment]:
+    marks = window.marks
+    slots: list[tuple[Mark, At | None, tuple[Phase, ...]]] = [
+        (Mark.SENT, marks.get(Mark.SENT), (Phase.RETRY,)),
+        (Mark.QUEUED, marks.get(Mark.QUEUED), (Phase.PREPROCESS,)),
+        (Mark.SCHEDULED, marks.get(Mark.SCHEDULED), (Phase.LOAD, Phase.QUEUE)),
+        (Mark.FIRST_TOKEN, marks.get(Mark.FIRST_TOKEN), (Phase.PREFILL,)),
+        (Mark.FIRST_DELIVERED, first_token, (Phase.FIRST_TOKEN,)),
+        (Mark.LAST_TOKEN, marks.get(Mark.LAST_TOKEN), (Phase.DECODE,)),
+        (Mark.FINISHED, window.end, (Phase.DELIVERY,) if delivery else ()),
+    ]
+    start = window.start
+    pending: list[tuple[Phase, ...]] = []
+    for mark, at, phases in slots:
+        if at is not None or mark not in _NOTHING_HAPPENED:
+            pending.append(phases)
+        if at is not None:
+            yield _Segment(start, at, mark, sum(pending, ()), exact=len(pending) == 1)
+            start, pending = at, []
+
+
+_NOTHING_HAPPENED = {Mark.SENT, Mark.FIRST_DELIVERED}
+"""Without these marks their phase did not take place: no retry, no wait for the first delivery."""
+
+
+def _lay(segment: _Segment, durations: Mapping[Phase, Duration]) -> list[PhaseTime]:
+    stated = {phase: durations[phase] for phase in segment.phases if phase in durations}
+    bare = [phase for phase in segment.phases if phase not in stated and phase is not Phase.LOAD]
+    if not segment.exact:
+        return _stated(segment, stated, early=False)
+    if stated and bare:
+        return _stated_then_rest(segment, stated, bare[0])
+    if stated:
+        return _stated(segment, stated, early=not _LATE.issuperset(stated))
+    return [_from_marks(bare[0], segment)] if bare else []
+
+
+_LATE = frozenset({Phase.PREPROCESS, Phase.LOAD, Phase.QUEUE, Phase.PREFILL})
+"""Phases that end where their segment ends when they are shorter; the others begin with it."""
+
+
+def _stated_then_rest(
+    segment: _Segment, stated: Mapping[Phase, Duration], rest: Phase
+) -> list[PhaseTime]:
+    """Stated phases from the start of the segment, and what they leave to the one after them."""
+    laid = _stated(segment, stated, early=True)
+    start = laid[-1].end_us
+    return [*laid, PhaseTime(rest, start, segment.end.us - start, Source.DERIVED)]
+
+
+def _from_marks(phase: Phase, segment: _Segment) -> PhaseTime:
+    source = combined(segment.start.source, segment.end.source)
+    return PhaseTime(phase, segment.start.us, segment.length_us, source)
+
+
+def _stated(segment: _Segment, stated: Mapping[Phase, Duration], *, early: bool) -> list[PhaseTime]:
+    """Stated durations side by side, at the segment's start or against its end."""
+    lengths = _fitted(segment.length_us, stated)
+    at = segment.start.us if early else segment.end.us - sum(lengths.values())
+    laid = []
+    for phase, duration in stated.items():
+        misfit = duration.us - lengths[phase] > TOLERANCE_US
+        source = Source.ESTIMATED if misfit else duration.source
+        laid.append(PhaseTime(phase, at, lengths[phase], source, duration.us if misfit else None))
+        at += lengths[phase]
+    return laid
+
+
+def _fitted(room_us: int, stated: Mapping[Phase, Duration]) -> dict[Phase, int]:
+    """Lengths that fit the room: stated before estimated, later phases before earlier ones."""
+    lengths: dict[Phase, int] = {}
+    phases = list(stated)[::-1]
+    phases.sort(key=lambda phase: stated[phase].source is Source.ESTIMATED)
+    for phase in phases:
+        lengths[phase] = min(stated[phase].us, room_us)
+        room_us -= lengths[phase]
+    return lengths
+
+
+def _is_duration(ns: object) -> bool:
+    return type(ns) is int and 0 <= ns <= LONGEST_US * 1000

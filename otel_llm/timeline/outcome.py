@@ -1,0 +1,74 @@
+"""How a request ended, judged from what was seen of its end. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from otel_llm.timeline.evidence import Ending
+from otel_llm.timeline.marks import Outcome
+
+EMPTY_STREAM = "empty_stream"
+INCOMPLETE_STREAM = "incomplete_stream"
+PEER_GONE = "peer_gone"
+CANCELLED = "cancelled"
+ENGINE_FAILURES = frozenset({"abort", "error"})
+"""Finish reasons that are failures dressed as an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`error_type` is absent exactly when the outcome is ok or abandoned."""
+
+    outcome: Outcome
+    error_type: str | None
+    complete: bool
+
+
+def judge(
+    ending: Ending, *, streaming: bool, has_token: bool, finish_reasons: tuple[str, ...]
+) -> Verdict:
+    """The outcome, its `error.type`, and whether the reply came to its end."""
+    broken = next((reason for reason in finish_reasons if reason in ENGINE_FAILURES), None)
+    ended = ending.end_record or bool(finish_reasons)
+    complete = (ended or (ending.terminator and has_token)) and broken is None
+    complete = complete and not ending.peer_gone and ending.failure is None
+    outcome, error_type = _outcome(ending, streaming, has_token, complete, broken)
+    return Verdict(outcome, error_type, complete)
+
+
+def _outcome(
+    ending: Ending, streaming: bool, has_token: bool, complete: bool, broken: str | None
+) -> tuple[Outcome, str | None]:
+    if ending.failure is not None:
+        return _failed(ending, has_token)
+    if ending.status is not None and ending.status >= 400:
+        refused = ending.status < 500 or ending.status == 503
+        outcome = Outcome.REJECTED if refused else Outcome.ERROR
+        return outcome, ending.error_type or str(ending.status)
+    if ending.peer_gone:
+        return Outcome.CANCELLED, ending.error_type or PEER_GONE
+    if broken is not None:
+        return Outcome.ERROR, ending.error_type or broken
+    if complete:
+        return Outcome.OK, None
+    if ending.abandoned:
+        return Outcome.ABANDONED, None
+    if not streaming:
+        return Outcome.OK, None
+    empty = ending.terminator and not has_token
+    return Outcome.ERROR, EMPTY_STREAM if empty else INCOMPLETE_STREAM
+
+
+def _failed(ending: Ending, has_token: bool) -> tuple[Outcome, str | None]:
+    """A failure that was seen; a refusal after the first token is an error like any other."""
+    failure = ending.failure
+    if failure is Outcome.REJECTED and has_token:
+        failure = Outcome.ERROR
+    if failure is None or failure is Outcome.OK:
+        failure = Outcome.ERROR
+    if failure is Outcome.ABANDONED:
+        return failure, None
+    fallback = CANCELLED if failure is Outcome.CANCELLED else "_OTHER"
+    if ending.error_type is None and ending.status is not None and ending.status >= 400:
+        fallback = str(ending.status)
+    return failure, ending.error_type or fallback

@@ -1,0 +1,125 @@
+"""The mutable side of a request: evidence comes in as it happens, one `Evidence` goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from otel_llm.clock import SYSTEM_CLOCK, Anchor, Clock
+from otel_llm.timeline.align import aligned
+from otel_llm.timeline.evidence import Ending, EngineStamps, Evidence, Sequence, Stamp, Tokens
+from otel_llm.timeline.gaps import OutputTimes
+from otel_llm.timeline.marks import Mark, Outcome, Part, Phase, Side, Source
+
+
+class SequenceSource(Protocol):
+    """Something that can tell, at any moment, an engine's stamps of its sequences."""
+
+    def stamps(self) -> Iterable[EngineStamps]:
+        """The stamps as they stand now, one per sequence seen."""
+
+
+class RequestRecorder:
+    """Collects the evidence of one request. One owner; not thread safe.
+
+    All instants given are monotonic nanoseconds of this process (`clock.monotonic_ns`); the
+    recorder's anchor, taken when it is made, turns them into wall-clock time.
+    """
+
+    def __init__(
+        self, side: Side, *, clock: Clock = SYSTEM_CLOCK, anchor: Anchor | None = None
+    ) -> None:
+        self.side = side
+        self.clock = clock
+        self.anchor = anchor or Anchor.take(clock)
+        self.streaming = False
+        self.outputs = OutputTimes()
+        self.sources: list[SequenceSource] = []
+        self.expected_sequences = 0
+        self.role: str | None = None
+        self.attempts = 1
+        self.reported_total_ns: int | None = None
+        self.consumer_stall_ns: int | None = None
+        self.buffered_chunks: int | None = None
+        self.finish_reasons: tuple[str, ...] = ()
+        self._marks = {Mark.RECEIVED: Stamp(self.anchor.wall_ns)}
+        self._reported: dict[Phase, int] = {}
+        self._parts: dict[Part, int] = {}
+        self._tokens = Tokens()
+        self._ending = Ending()
+
+    def mark(self, mark: Mark, at_ns: int | None = None, source: Source = Source.OBSERVED) -> None:
+        """Record that *mark* happened at *at_ns* (default now); a mark given again moves."""
+        at = self.clock.monotonic_ns() if at_ns is None else at_ns
+        self._marks[mark] = Stamp(self.anchor.instant(at), source)
+
+    def has(self, mark: Mark) -> bool:
+        """True when *mark* was recorded here (an engine's own stamps do not count)."""
+        return mark in self._marks
+
+    def reported(self, phase: Phase, duration_ns: int) -> None:
+        """Record a duration that the engine states itself, in nanoseconds."""
+        self._reported[phase] = duration_ns
+
+    def part(self, part: Part, value: int) -> None:
+        """Record a part of a phase, in the unit of its name."""
+        self._parts[part] = value
+
+    def usage(self, **counts: int | None) -> None:
+        """Record token counts; later values replace earlier ones, None leaves them."""
+        given = {name: count for name, count in counts.items() if count is not None}
+        self._tokens = replace(self._tokens, **given)
+
+    def ending(self, **seen: object) -> None:
+        """Record what was seen of the end (fields of `Ending`); the first failure stays."""
+        if self._ending.failure is not None:
+            seen = {key: value for key, value in seen.items() if key not in _FIRST_ONLY}
+        self._ending = replace(self._ending, **seen)  # type: ignore[arg-type]
+
+    def fail(self, outcome: Outcome, error_type: str | None) -> None:
+        """Record a failure and its low-cardinality type."""
+        self.ending(failure=outcome, error_type=error_type)
+
+    @property
+    def has_output(self) -> bool:
+        """True once any output came."""
+        return self.outputs.first_ns is not None
+
+    def evidence(self) -> Evidence:
+        """Everything recorded so far."""
+        return Evidence(
+            side=self.side,
+            streaming=self.streaming,
+            marks=self._all_marks(),
+            reported=self._reported,
+            reported_total_ns=self.reported_total_ns,
+            sequences=self._sequences(),
+            expected_sequences=max(1, self.expected_sequences),
+            tokens=self._tokens,
+            parts=self._parts,
+            gaps=self.outputs.summary(),
+            role=self.role,
+            attempts=self.attempts,
+            consumer_stall_ns=self.consumer_stall_ns,
+            buffered_chunks=self.buffered_chunks,
+            finish_reasons=self.finish_reasons,
+            ending=self._ending,
+        )
+
+    def _all_marks(self) -> dict[Mark, Stamp]:
+        """Recorded marks, and where none was, what the outputs themselves show."""
+        marks = dict(self._marks)
+        first, last = self.outputs.first_ns, self.outputs.last_ns
+        if first is not None and (self.streaming or self.outputs.outputs > 1):
+            marks.setdefault(Mark.FIRST_TOKEN, Stamp(self.anchor.instant(first)))
+        if last is not None:
+            marks.setdefault(Mark.LAST_TOKEN, Stamp(self.anchor.instant(last)))
+        return marks
+
+    def _sequences(self) -> tuple[Sequence, ...]:
+        stamps = (each for source in self.sources for each in source.stamps())
+        return tuple(aligned(each, self.anchor) for each in stamps)
+
+
+_FIRST_ONLY = frozenset({"failure", "error_type"})

@@ -1,0 +1,301 @@
+"""From evidence to a frozen timeline: total functions, no clock, no I/O, no OpenTelemetry.
+
+Whatever goes in, what comes out is ordered, tiles the request, adds up as integers
+(`sum(phases) + unaccounted_us == e2e_us`) and holds nothing negative, infinite or unknown-as-zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from otel_llm.timeline.evidence import Evidence, Sequence, Stamp, Tokens
+from otel_llm.timeline.gaps import GapSummary, to_us
+from otel_llm.timeline.layout import PhaseTime, lay_out, usable_durations
+from otel_llm.timeline.marks import Mark, Outcome, Part, Phase, Side, Source
+from otel_llm.timeline.outcome import Verdict, judge
+from otel_llm.timeline.window import At, Window, window_of
+
+BUFFERED_LIMIT = 0.1
+"""Share of chunks with unknown arrival above which a client's decode is only a bound."""
+MOST_TOKENS = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Where the time of one request went. Times are whole microseconds; None is unknown.
+
+    `start_us` and `end_us` are since the Unix epoch. `ttft_us` runs from RECEIVED (SENT on a
+    client that retried) to FIRST_TOKEN; `tpot_us` is the mean time per output token after the
+    first, over sequences of at least two tokens. `left_out` names marks that could not be believed.
+    """
+
+    side: Side
+    start_us: int | None
+    end_us: int | None
+    phases: tuple[PhaseTime, ...]
+    e2e_us: int | None
+    unaccounted_us: int | None
+    ttft_us: int | None
+    tpot_us: int | None
+    gaps: GapSummary | None
+    tokens_per_output: float | None
+    tokens: Tokens
+    parts: Mapping[Part, int]
+    preemptions: int | None
+    consumer_stall_us: int | None
+    outcome: Outcome
+    error_type: str | None
+    incomplete: bool
+    ended_in: Phase | None
+    finish_reasons: tuple[str, ...]
+    left_out: frozenset[Mark] = frozenset()
+
+    def duration_us(self, phase: Phase) -> int | None:
+        """How long *phase* took, or None when it is unknown or did not happen."""
+        return next((each.duration_us for each in self.phases if each.phase is phase), None)
+
+
+def resolve(evidence: Evidence) -> Timeline:
+    """The timeline of *evidence*. Never raises, whatever the evidence holds."""
+    marks = merged_marks(evidence)
+    window = window_of(marks)
+    tokens = _tokens(evidence)
+    reasons = _finish_reasons(evidence)
+    has_token = _has_token(window, tokens)
+    verdict = judge(
+        evidence.ending,
+        streaming=evidence.streaming,
+        has_token=has_token,
+        finish_reasons=reasons,
+    )
+    phases = _phases(evidence, window, verdict) if window else ()
+    e2e = window.end.us - window.start.us if window else None
+    return Timeline(
+        side=evidence.side,
+        start_us=window.start.us if window else None,
+        end_us=window.end.us if window else None,
+        phases=phases,
+        e2e_us=e2e,
+        unaccounted_us=None if e2e is None else e2e - sum(each.duration_us for each in phases),
+        ttft_us=_ttft(window),
+        tpot_us=_tpot(evidence, window, tokens, phases),
+        gaps=evidence.gaps,
+        tokens_per_output=_tokens_per_output(evidence, tokens),
+        tokens=tokens,
+        parts=_parts(evidence, phases),
+        preemptions=_preemptions(evidence.sequences),
+        consumer_stall_us=_bounded_us(evidence.consumer_stall_ns, e2e),
+        outcome=verdict.outcome,
+        error_type=verdict.error_type,
+        incomplete=evidence.streaming and not verdict.complete,
+        ended_in=_ended_in(evidence, window, verdict),
+        finish_reasons=reasons,
+        left_out=window.left_out if window else frozenset(),
+    )
+
+
+def merged_marks(evidence: Evidence) -> dict[Mark, Stamp]:
+    """One set of marks: the first scheduled sequence's wait, the earliest and the latest token.
+
+    Marks that only some of the expected sequences gave are estimates of the request's.
+    """
+    marks = dict(evidence.marks)
+    ran = [each for each in evidence.sequences if Mark.SCHEDULED in each.marks]
+    if ran:
+        first = min(ran, key=lambda each: each.marks[Mark.SCHEDULED].at_ns)
+        for mark in (Mark.QUEUED, Mark.SCHEDULED):
+            if mark in first.marks:
+                marks[mark] = first.marks[mark]
+    else:
+        queued = _stamps(evidence.sequences, Mark.QUEUED)
+        if queued:
+            marks[Mark.QUEUED] = min(queued, key=lambda stamp: stamp.at_ns)
+    for mark, pick in ((Mark.FIRST_TOKEN, min), (Mark.LAST_TOKEN, max)):
+        stamps = _stamps(evidence.sequences, mark)
+        if stamps:
+            marks[mark] = pick(stamps, key=lambda stamp: stamp.at_ns)
+    if 0 < len(evidence.sequences) < evidence.expected_sequences:
+        for mark in (Mark.QUEUED, Mark.SCHEDULED, Mark.FIRST_TOKEN):
+            if mark in marks:
+                marks[mark] = Stamp(marks[mark].at_ns, Source.ESTIMATED)
+    return marks
+
+
+def _stamps(sequences: Iterable[Sequence], mark: Mark) -> list[Stamp]:
+    return [each.marks[mark] for each in sequences if mark in each.marks]
+
+
+def _phases(evidence: Evidence, window: Window, verdict: Verdict) -> tuple[PhaseTime, ...]:
+    durations = usable_durations(_reported(evidence), evidence.reported_total_ns)
+    knows_engine = bool(durations) or not _WAITS.isdisjoint(window.marks)
+    client = evidence.side is Side.CLIENT
+    phases = lay_out(
+        window,
+        durations,
+        delivery=verdict.complete or not evidence.streaming,
+        first_token=None if client else _first_token_end(evidence, window),
+        waits_unseen=client and evidence.streaming and not knows_engine,
+    )
+    if client and _mostly_buffered(evidence):
+        return tuple(_as_estimate(each) if each.phase is Phase.DECODE else each for each in phases)
+    return phases
+
+
+_WAITS = frozenset({Mark.QUEUED, Mark.SCHEDULED})
+
+
+def _as_estimate(phase: PhaseTime) -> PhaseTime:
+    return PhaseTime(
+        phase.phase, phase.start_us, phase.duration_us, Source.ESTIMATED, phase.reported_us
+    )
+
+
+def _reported(evidence: Evidence) -> dict[Phase, int]:
+    """Stated durations: the request's own, else those of the one sequence that stated any."""
+    found: dict[Phase, int] = {}
+    for sequence in evidence.sequences:
+        for phase, ns in sequence.reported.items():
+            found.setdefault(phase, ns)
+    return found | dict(evidence.reported)
+
+
+def _first_token_end(evidence: Evidence, window: Window) -> At | None:
+    """The end of a streaming server's first-token phase: delivered, or the last token if sooner."""
+    first = window.marks.get(Mark.FIRST_TOKEN)
+    delivered = window.first_delivered
+    if not evidence.streaming or first is None or delivered is None:
+        return None
+    last = window.marks.get(Mark.LAST_TOKEN)
+    end = last if last is not None and last.us < delivered.us else delivered
+    return end if end.us > first.us else None
+
+
+def _ttft(window: Window | None) -> int | None:
+    if window is None or Mark.FIRST_TOKEN not in window.marks:
+        return None
+    sent = window.marks.get(Mark.SENT, window.start)
+    return window.marks[Mark.FIRST_TOKEN].us - sent.us
+
+
+def _tpot(
+    evidence: Evidence, window: Window | None, tokens: Tokens, phases: tuple[PhaseTime, ...]
+) -> int | None:
+    if evidence.side is Side.CLIENT and _mostly_buffered(evidence):
+        return None
+    each = [_sequence_tpot(sequence) for sequence in evidence.sequences]
+    known = [value for value in each if value is not None]
+    if known:
+        return round(sum(known) / len(known))
+    if tokens.output is None or tokens.output < 2 or len(evidence.sequences) > 1:
+        return None
+    decode = _decode_window(window, phases)
+    return None if decode is None else round(decode / (tokens.output - 1))
+
+
+def _decode_window(window: Window | None, phases: tuple[PhaseTime, ...]) -> int | None:
+    """FIRST_TOKEN to LAST_TOKEN, or the decode an engine stated when there are no such marks."""
+    if window and Mark.FIRST_TOKEN in window.marks and Mark.LAST_TOKEN in window.marks:
+        return window.marks[Mark.LAST_TOKEN].us - window.marks[Mark.FIRST_TOKEN].us
+    stated = [each for each in phases if each.phase is Phase.DECODE]
+    return stated[0].duration_us if stated else None
+
+
+def _sequence_tpot(sequence: Sequence) -> float | None:
+    first, last = sequence.marks.get(Mark.FIRST_TOKEN), sequence.marks.get(Mark.LAST_TOKEN)
+    tokens = _count(sequence.output_tokens)
+    if first is None or last is None or tokens is None or tokens < 2 or last.at_ns < first.at_ns:
+        return None
+    return (to_us(last.at_ns) - to_us(first.at_ns)) / (tokens - 1)
+
+
+def _mostly_buffered(evidence: Evidence) -> bool:
+    outputs = evidence.gaps.outputs if evidence.gaps else 0
+    buffered = _count(evidence.buffered_chunks) or 0
+    return buffered > BUFFERED_LIMIT * (outputs + buffered)
+
+
+def _tokens(evidence: Evidence) -> Tokens:
+    said = evidence.tokens
+    output = _count(said.output)
+    if output is None:
+        counts = [_count(each.output_tokens) for each in evidence.sequences]
+        known = [count for count in counts if count is not None]
+        if known and len(known) >= evidence.expected_sequences:
+            output = sum(known)
+    return Tokens(
+        input=_count(said.input),
+        output=output,
+        cached=_count(said.cached),
+        cache_written=_count(said.cache_written),
+        reasoning=_count(said.reasoning),
+    )
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
+
+
+def _tokens_per_output(evidence: Evidence, tokens: Tokens) -> float | None:
+    if evidence.gaps is None or not evidence.gaps.outputs or tokens.output is None:
+        return None
+    return None if evidence.side is Side.CLIENT else tokens.output / evidence.gaps.outputs
+
+
+def _finish_reasons(evidence: Evidence) -> tuple[str, ...]:
+    if evidence.finish_reasons:
+        return evidence.finish_reasons
+    reasons = (each.finish_reason for each in evidence.sequences)
+    return tuple(reason for reason in reasons if reason)
+
+
+def _has_token(window: Window | None, tokens: Tokens) -> bool:
+    return bool(tokens.output) or (window is not None and Mark.FIRST_TOKEN in window.marks)
+
+
+def _parts(evidence: Evidence, phases: tuple[PhaseTime, ...]) -> dict[Part, int]:
+    """Parts, cut to their phase. A prefill node's KV transfer is counted by the decode node."""
+    lengths = {each.phase: each.duration_us for each in phases}
+    found = {}
+    for part, value in evidence.parts.items():
+        if part is Part.QUEUE_KV_TRANSFER_US and evidence.role == "prefill":
+            continue
+        phase = Phase(part.value.partition(".")[0])
+        count = _count(value)
+        if count is not None:
+            cut = part.value.endswith("_us") and phase in lengths
+            found[part] = min(count, lengths[phase]) if cut else count
+    return found
+
+
+def _preemptions(sequences: tuple[Sequence, ...]) -> int | None:
+    counts = [count for each in sequences if (count := _count(each.preemptions)) is not None]
+    return sum(counts) if counts else None
+
+
+def _bounded_us(ns: object, most_us: int | None) -> int | None:
+    if type(ns) is not int or ns < 0 or most_us is None:
+        return None
+    return min(to_us(ns), most_us)
+
+
+_OPEN_AFTER = (
+    (Mark.FIRST_TOKEN, Phase.DECODE),
+    (Mark.SCHEDULED, Phase.PREFILL),
+    (Mark.QUEUED, Phase.QUEUE),
+)
+
+
+def _ended_in(evidence: Evidence, window: Window | None, verdict: Verdict) -> Phase | None:
+    """The phase that was open when a request did not end well."""
+    if verdict.outcome is Outcome.OK or window is None:
+        return None
+    ended = bool(_finish_reasons(evidence)) or evidence.ending.end_record
+    if ended and Mark.LAST_TOKEN in window.marks:
+        return Phase.DELIVERY
+    for mark, phase in _OPEN_AFTER:
+        if mark in window.marks:
+            return phase
+    if evidence.side is Side.CLIENT:
+        return Phase.FIRST_TOKEN if evidence.streaming else None
+    return Phase.PREPROCESS

@@ -1,0 +1,108 @@
+"""Which marks of the evidence can be believed, in whole microseconds.
+
+RECEIVED and FINISHED bound the request. Between them the heaviest subset of marks that keeps
+their legal order is believed (what we observed weighs most); a mark that misses its place by at
+most a millisecond is moved there and called estimated, anything else is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from otel_llm.clock import is_instant
+from otel_llm.timeline.evidence import Stamp
+from otel_llm.timeline.gaps import to_us
+from otel_llm.timeline.marks import Mark, Source
+
+TOLERANCE_US = 1_000
+ORDER = (Mark.SENT, Mark.QUEUED, Mark.SCHEDULED, Mark.FIRST_TOKEN, Mark.LAST_TOKEN)
+_WEIGHT = {Source.OBSERVED: 4, Source.REPORTED: 3, Source.DERIVED: 2, Source.ESTIMATED: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A believed instant: whole microseconds since the Unix epoch."""
+
+    us: int
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The request's bounds and the marks between them, in legal order."""
+
+    start: At
+    end: At
+    marks: Mapping[Mark, At]
+    left_out: frozenset[Mark]
+    first_delivered: At | None = None
+
+
+def window_of(marks: Mapping[Mark, Stamp]) -> Window | None:
+    """The believed marks, or None when not one usable instant is there."""
+    usable = {
+        mark: At(to_us(stamp.at_ns), stamp.source)
+        for mark, stamp in marks.items()
+        if is_instant(stamp.at_ns)
+    }
+    if not usable:
+        return None
+    start, end = _bounds(usable)
+    inside = {}
+    for mark in ORDER:
+        if mark in usable and (at := _within(usable[mark], start.us, end.us)) is not None:
+            inside[mark] = at
+    kept = _in_order(inside)
+    believed = _with_neighbours(inside, kept, start, end)
+    delivered = usable.get(Mark.FIRST_DELIVERED)
+    return Window(
+        start=start,
+        end=end,
+        marks=believed,
+        left_out=frozenset(mark for mark in ORDER if mark in usable and mark not in believed),
+        first_delivered=delivered and _within(delivered, start.us, end.us),
+    )
+
+
+def _bounds(usable: Mapping[Mark, At]) -> tuple[At, At]:
+    start = usable.get(Mark.RECEIVED) or min(usable.values(), key=lambda at: at.us)
+    end = usable.get(Mark.FINISHED) or max(usable.values(), key=lambda at: at.us)
+    return start, end if end.us >= start.us else start
+
+
+def _within(at: At, low: int, high: int) -> At | None:
+    """*at*, or moved to the nearest bound when it misses by no more than the tolerance."""
+    if low <= at.us <= high:
+        return at
+    nearest = low if at.us < low else high
+    return At(nearest, Source.ESTIMATED) if abs(at.us - nearest) <= TOLERANCE_US else None
+
+
+def _in_order(inside: Mapping[Mark, At]) -> list[Mark]:
+    """The heaviest subset of marks whose instants do not decrease."""
+    best: list[tuple[int, list[Mark]]] = [(0, [])]
+    for mark in ORDER:
+        if mark not in inside:
+            continue
+        at = inside[mark]
+        weight, chain = max(
+            (each for each in best if not each[1] or inside[each[1][-1]].us <= at.us),
+            key=lambda each: each[0],
+        )
+        best.append((weight + _WEIGHT[at.source], [*chain, mark]))
+    return max(best, key=lambda each: each[0])[1]
+
+
+def _with_neighbours(
+    inside: Mapping[Mark, At], kept: list[Mark], start: At, end: At
+) -> dict[Mark, At]:
+    """The kept marks, and those others that fit between their neighbours when moved a little."""
+    fixed = {Mark.RECEIVED: start, Mark.FINISHED: end} | {mark: inside[mark] for mark in kept}
+    for mark in ORDER:
+        if mark in inside and mark not in fixed:
+            below = max(at.us for other, at in fixed.items() if other.value < mark.value)
+            above = min(at.us for other, at in fixed.items() if other.value > mark.value)
+            if (at := _within(inside[mark], below, above)) is not None:
+                fixed[mark] = At(at.us, Source.ESTIMATED)
+    return {mark: fixed[mark] for mark in ORDER if mark in fixed}
