@@ -126,6 +126,11 @@ def replica_state(name: str) -> str:
     return f"otel_llm.replica.{name}"
 
 
+def context_key(name: str) -> str:
+    """Attribute for an allow-listed header or baggage entry."""
+    return f"otel_llm.context.{name}"
+
+
 def content_length(attribute: str) -> str:
     """Attribute for the original length, in characters, of content that was cut."""
     return f"otel_llm.content.length.{attribute.removeprefix('gen_ai.')}"

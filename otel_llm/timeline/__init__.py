@@ -12,11 +12,12 @@ from otel_llm.timeline.evidence import (
 from otel_llm.timeline.gaps import GapSummary, OutputTimes
 from otel_llm.timeline.layout import PhaseTime
 from otel_llm.timeline.marks import Mark, Outcome, Part, Phase, Side, Source
-from otel_llm.timeline.recorder import RequestRecorder, SequenceSource
+from otel_llm.timeline.recorder import EngineCall, RequestRecorder
 from otel_llm.timeline.resolve import Timeline, resolve
 
 __all__ = [
     "Ending",
+    "EngineCall",
     "EngineClock",
     "EngineStamps",
     "Evidence",
@@ -29,7 +30,6 @@ __all__ = [
     "PhaseTime",
     "RequestRecorder",
     "Sequence",
-    "SequenceSource",
     "Side",
     "Source",
     "Stamp",

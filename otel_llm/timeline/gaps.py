@@ -7,6 +7,7 @@ the length of a stream.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, log
@@ -58,11 +59,6 @@ class OutputTimes:
         return self.stamps[0] if self.stamps else None
 
     @property
-    def last_ns(self) -> int | None:
-        """When the latest output came, or None before the first."""
-        return self.stamps[-1] if self.stamps else None
-
-    @property
     def outputs(self) -> int:
         """How many outputs have come."""
         return self._folded + len(self.stamps)
@@ -83,16 +79,27 @@ class OutputTimes:
         self._folded += len(stamps) - 1
         del stamps[:-1]
 
-    def summary(self) -> GapSummary | None:
-        """The distribution so far, or None when nothing came."""
-        if self.outputs == 0:
-            return None
-        if self._buckets:
-            self.fold()
-            return self._sketched()
-        return exact_summary(_differences(self.stamps), self.outputs)
+    def gaps_ns(self) -> list[int]:
+        """The gaps that were not folded yet."""
+        return _differences(self.stamps)
 
-    def _sketched(self) -> GapSummary:
+    @property
+    def folded(self) -> bool:
+        """True once gaps lie in the buckets."""
+        return bool(self._buckets)
+
+    def absorb(self, other: OutputTimes) -> None:
+        """Add another stream's gaps to the buckets; its stamps are folded on the way."""
+        other.fold()
+        for index, (count, total) in other._buckets.items():
+            bucket = self._buckets.setdefault(index, [0, 0])
+            bucket[0] += count
+            bucket[1] += total
+        self._max = max(self._max, other._max)
+        self._folded += other.outputs
+
+    def sketched(self) -> GapSummary:
+        """The distribution of what lies in the buckets."""
         rows = [(total // count, count, total) for count, total in self._buckets.values()]
         rows.sort()
         typical = _ranked(rows, 0.5)
@@ -105,6 +112,22 @@ class OutputTimes:
             stalls=sum(count for _, count, _ in long),
             stall_us=to_us(sum(total for _, _, total in long)),
         )
+
+
+def summarised(lanes: Sequence[OutputTimes]) -> GapSummary | None:
+    """The distribution over all *lanes*, one per sequence; None when nothing came.
+
+    Gaps are taken inside each lane: two sequences' outputs of one step are no gap.
+    """
+    outputs = sum(lane.outputs for lane in lanes)
+    if outputs == 0:
+        return None
+    if not any(lane.folded for lane in lanes):
+        return exact_summary([gap for lane in lanes for gap in lane.gaps_ns()], outputs)
+    total = OutputTimes()
+    for lane in lanes:
+        total.absorb(lane)
+    return total.sketched()
 
 
 def exact_summary(gaps_ns: list[int], outputs: int) -> GapSummary:

@@ -11,6 +11,7 @@ EMPTY_STREAM = "empty_stream"
 INCOMPLETE_STREAM = "incomplete_stream"
 PEER_GONE = "peer_gone"
 CANCELLED = "cancelled"
+UNKNOWN = "_OTHER"
 ENGINE_FAILURES = frozenset({"abort", "error"})
 """Finish reasons that are failures dressed as an answer."""
 
@@ -39,12 +40,14 @@ def judge(
 def _outcome(
     ending: Ending, streaming: bool, has_token: bool, complete: bool, broken: str | None
 ) -> tuple[Outcome, str | None]:
-    if ending.failure is not None:
-        return _failed(ending, has_token)
+    if ending.failure is Outcome.CANCELLED:
+        return Outcome.CANCELLED, ending.error_type or CANCELLED
     if ending.status is not None and ending.status >= 400:
         refused = ending.status < 500 or ending.status == 503
         outcome = Outcome.REJECTED if refused else Outcome.ERROR
         return outcome, ending.error_type or str(ending.status)
+    if ending.failure is not None:
+        return _failed(ending, has_token)
     if ending.peer_gone:
         return Outcome.CANCELLED, ending.error_type or PEER_GONE
     if broken is not None:
@@ -61,14 +64,7 @@ def _outcome(
 
 def _failed(ending: Ending, has_token: bool) -> tuple[Outcome, str | None]:
     """A failure that was seen; a refusal after the first token is an error like any other."""
-    failure = ending.failure
-    if failure is Outcome.REJECTED and has_token:
-        failure = Outcome.ERROR
-    if failure is None or failure is Outcome.OK:
-        failure = Outcome.ERROR
-    if failure is Outcome.ABANDONED:
-        return failure, None
-    fallback = CANCELLED if failure is Outcome.CANCELLED else "_OTHER"
-    if ending.error_type is None and ending.status is not None and ending.status >= 400:
-        fallback = str(ending.status)
-    return failure, ending.error_type or fallback
+    if ending.failure is Outcome.ABANDONED:
+        return Outcome.ABANDONED, None
+    refused = ending.failure is Outcome.REJECTED and not has_token
+    return Outcome.REJECTED if refused else Outcome.ERROR, ending.error_type or UNKNOWN

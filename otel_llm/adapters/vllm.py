@@ -1,0 +1,266 @@
+"""vLLM: the request spans of its OpenAI server, with the engine's own stamps.
+
+Two functions are replaced. `AsyncLLM.generate`, which every generating route calls: its outputs
+carry the live per-request statistics (`RequestOutput.metrics`, vLLM 0.11.1 and newer), from
+which queue, prefill and decode are read when the request ends. And
+`FastAPI.build_middleware_stack`: an application that holds a vLLM engine gets our middleware as
+its outermost one, however the server was started. Nothing of vLLM is imported here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+from otel_llm import semconv
+from otel_llm.adapters.patching import Patches
+from otel_llm.adapters.registry import Host
+from otel_llm.emit.live import LiveRequest, current_request
+from otel_llm.guard import guard
+from otel_llm.servers.asgi import InferenceMiddleware, ServerSettings
+from otel_llm.timeline import EngineStamps, Mark, Tokens
+from otel_llm.timeline.gaps import FOLD_AT, OutputTimes
+
+PROVIDER = "vllm"
+_REFUSALS = frozenset({"VLLMClientError", "GracefulHTTPError", "VLLMValidationError", "ValueError"})
+"""Exceptions, by class name, with which vLLM refuses a request; its server answers 4xx or 503."""
+
+
+class VllmAdapter:
+    """Patches vLLM's asynchronous engine and its server."""
+
+    def install(self, host: Host) -> Patches:
+        """Patch vLLM and FastAPI as they are imported."""
+        patches = Patches()
+        patches.when_imported(
+            "vllm.v1.engine.async_llm",
+            lambda module: _patch_engine(module.AsyncLLM, patches),
+        )
+        patches.when_imported(
+            "fastapi.applications",
+            lambda module: _patch_server(module.FastAPI, patches, host),
+        )
+        return patches
+
+
+ADAPTER = VllmAdapter()
+
+
+def _patch_server(fastapi: Any, patches: Patches, host: Host) -> None:
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def build_middleware_stack(app: Any) -> Any:
+            if patches.active:
+                with guard("vllm.middleware"):
+                    _add_middleware(app, host)
+            return original(app)
+
+        return build_middleware_stack
+
+    patches.replace(fastapi, "build_middleware_stack", make)
+
+
+def _add_middleware(app: Any, host: Host) -> None:
+    """Wrap an application that serves a vLLM engine; other FastAPI applications are left alone."""
+    from starlette.middleware import Middleware
+
+    if not _serves_vllm(app) or any(
+        each.cls is InferenceMiddleware for each in app.user_middleware
+    ):
+        return
+    telemetry = host.telemetry()
+    if telemetry is None:
+        return
+    settings = ServerSettings(
+        provider=PROVIDER,
+        trust_remote=host.server.trust_remote,
+        context_keys=host.server.context_keys,
+        inject=_traces_natively(app),
+    )
+    ours = Middleware(InferenceMiddleware, telemetry=telemetry, settings=settings)
+    app.user_middleware.insert(0, ours)
+
+
+def _serves_vllm(app: Any) -> bool:
+    """By the engine in the application's state, or its arguments where the stack is built early."""
+    state = app.state
+    return (
+        getattr(state, "engine_client", None) is not None
+        or getattr(getattr(state, "args", None), "served_model_name", _MISSING) is not _MISSING
+    )
+
+
+_MISSING = object()
+
+
+def _traces_natively(app: Any) -> bool:
+    """Whether vLLM writes `llm_request` spans of its own, which shall be children of ours."""
+    args = getattr(app.state, "args", None)
+    return getattr(args, "otlp_traces_endpoint", None) is not None
+
+
+def _patch_engine(async_llm: Any, patches: Patches) -> None:
+    def make(original: Any) -> Any:
+        parameters = list(inspect.signature(original).parameters)
+
+        @functools.wraps(original)
+        def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+            inner = original(self, *args, **kwargs)
+            live = current_request() if patches.active else None
+            if live is None:
+                return inner
+            with guard("vllm.generate"):
+                given = dict(zip(parameters[1:], args, strict=False)) | kwargs
+                call = _begin(live, given)
+                watch = _watch if call.expected == 1 else _watch_several
+                return watch(inner, live, call)
+            return inner
+
+        return generate
+
+    patches.replace(async_llm, "generate", make)
+
+
+class VllmCall:
+    """One call of `AsyncLLM.generate`: its latest outputs, from which all else is read."""
+
+    __slots__ = ("_counted", "expected", "handed_over_ns", "last", "latest")
+
+    def __init__(self, expected: int, handed_over_ns: int) -> None:
+        self.expected = expected
+        self.handed_over_ns = handed_over_ns
+        self.last: Any = None
+        self.latest: dict[int, Any] = {}
+        self._counted: dict[int, int] = {}
+
+    def keep(self, output: Any) -> None:
+        """Keep the latest output of each sequence, and count tokens where vLLM does not."""
+        self.last = output
+        for each in output.outputs:
+            self.latest[each.index] = output
+            if output.metrics is None:
+                self._counted[each.index] = self._counted.get(each.index, 0) + len(each.token_ids)
+
+    def stamps(self) -> Iterator[EngineStamps]:
+        """Stamps of each sequence seen; of several in one output only one has times."""
+        timed: set[int] = set()
+        for index, each in self._completions():
+            metrics = self._output(index).metrics
+            first_seen = metrics is not None and id(metrics) not in timed
+            timed.add(id(metrics))
+            yield self._stamps(metrics if first_seen else None, index, each.finish_reason)
+
+    def tokens(self) -> Tokens:
+        """Prompt and cached tokens of the call, and output tokens where they can be counted."""
+        if self.last is None:
+            return Tokens()
+        prompt = self.last.prompt_token_ids
+        return Tokens(
+            input=len(prompt) if prompt is not None else None,
+            output=self._output_tokens(),
+            cached=getattr(self.last, "num_cached_tokens", None),
+        )
+
+    def _stamps(self, metrics: Any, index: int, finish_reason: str | None) -> EngineStamps:
+        return EngineStamps(
+            queued=getattr(metrics, "queued_ts", None),
+            scheduled=getattr(metrics, "scheduled_ts", None),
+            first_token=getattr(metrics, "first_token_ts", None),
+            last_token=getattr(metrics, "last_token_ts", None),
+            handed_over_ns=self.handed_over_ns,
+            output_tokens=getattr(metrics, "num_generation_tokens", self._counted.get(index)),
+            preemptions=getattr(metrics, "num_preemptions", None),
+            finish_reason=finish_reason,
+        )
+
+    def _completions(self) -> list[tuple[int, Any]]:
+        if self.last is None:
+            return []
+        if not self.latest:
+            return [(each.index, each) for each in self.last.outputs]
+        return [
+            (index, next(each for each in output.outputs if each.index == index))
+            for index, output in sorted(self.latest.items())
+        ]
+
+    def _output(self, index: int) -> Any:
+        return self.latest.get(index, self.last)
+
+    def _output_tokens(self) -> int | None:
+        """All tokens, when the last output holds every sequence whole; else None."""
+        outputs = self.last.outputs
+        if self.expected > 1 and len(outputs) == self.expected:
+            return sum(len(each.token_ids) for each in outputs)
+        return None
+
+
+def _begin(live: LiveRequest, given: dict[str, Any]) -> VllmCall:
+    """Note that the request was handed to the engine; its own stamp of that comes later."""
+    recorder = live.recorder
+    now = recorder.clock.monotonic_ns()
+    call = VllmCall(max(1, getattr(given.get("sampling_params"), "n", None) or 1), now)
+    recorder.calls.append(call)
+    recorder.expected_sequences += call.expected
+    if len(recorder.calls) == 1:
+        recorder.mark(Mark.QUEUED, now)
+        live.annotate(
+            {
+                semconv.REQUEST_ID: given.get("request_id"),
+                semconv.LORA: getattr(given.get("lora_request"), "lora_name", None),
+                semconv.REPLICA: given.get("data_parallel_rank"),
+            }
+        )
+    return call
+
+
+async def _watch(
+    inner: AsyncGenerator[Any, None], live: LiveRequest, call: VllmCall
+) -> AsyncGenerator[Any, None]:
+    """Pass outputs through: one clock read and one append each."""
+    lane = live.recorder.lane()
+    stamps, append, clock = lane.stamps, lane.stamps.append, live.recorder.clock.monotonic_ns
+    try:
+        async for output in inner:
+            append(clock())
+            call.last = output
+            if len(stamps) >= FOLD_AT:
+                lane.fold()
+            if output.metrics is None:
+                call.keep(output)
+            yield output
+    except BaseException as error:
+        _failed(live, error)
+        raise
+    finally:
+        await inner.aclose()
+
+
+async def _watch_several(
+    inner: AsyncGenerator[Any, None], live: LiveRequest, call: VllmCall
+) -> AsyncGenerator[Any, None]:
+    """Pass outputs of several sequences through, keeping the latest of each."""
+    lanes: defaultdict[int, OutputTimes] = defaultdict(live.recorder.lane)
+    clock = live.recorder.clock.monotonic_ns
+    try:
+        async for output in inner:
+            lane = lanes[output.outputs[0].index]
+            lane.stamps.append(clock())
+            call.keep(output)
+            if len(lane.stamps) >= FOLD_AT:
+                lane.fold()
+            yield output
+    except BaseException as error:
+        _failed(live, error)
+        raise
+    finally:
+        await inner.aclose()
+
+
+def _failed(live: LiveRequest, error: BaseException) -> None:
+    if not live.finished:
+        with guard("vllm.failed"):
+            names = {kind.__name__ for kind in type(error).__mro__}
+            live.fail(error, refused=not _REFUSALS.isdisjoint(names))

@@ -1,0 +1,175 @@
+"""Settings from arguments and environment, and the process-wide state they produce.
+
+Arguments win over `OTEL_*`, which win over `OTEL_LLM_*`. Wrong values raise
+`ConfigurationError` from `instrument` and `configure`; in a process where the library was loaded
+by an entry point they are logged and the library stays off.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from opentelemetry import metrics, trace
+
+from otel_llm.adapters.patching import Patches
+from otel_llm.adapters.registry import ENGINES, Host, engine
+from otel_llm.emit.settings import EmitSettings, Redact
+from otel_llm.emit.telemetry import Telemetry
+from otel_llm.errors import ConfigurationError
+from otel_llm.propagation.identity import IdentityKey, parse_keys
+from otel_llm.semconv import VOCABULARIES
+from otel_llm.servers.asgi import ServerSettings
+
+_log = logging.getLogger("otel_llm")
+CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+_CAPTURES = {"span_only": True, "span_and_event": True, "event_only": False, "no_content": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that the environment says; see `docs/configuration.md` for each variable."""
+
+    disabled: bool = False
+    engines: tuple[str, ...] | None = None
+    trust_remote: bool = True
+    context_keys: tuple[IdentityKey, ...] = ()
+    emit: EmitSettings = field(default_factory=EmitSettings)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Read the variables; raises `ConfigurationError` that names the variable at fault."""
+        env = os.environ if environ is None else environ
+        names = [name.strip() for name in env.get("OTEL_LLM_ENGINES", "").split(",")]
+        return cls(
+            disabled=_flag(env, "OTEL_LLM_DISABLED", default=False)
+            or _flag(env, "OTEL_SDK_DISABLED", default=False),
+            engines=tuple(name for name in names if name) or None,
+            trust_remote=_flag(env, "OTEL_LLM_TRUST_REMOTE", default=True),
+            context_keys=parse_keys(env.get("OTEL_LLM_CONTEXT_KEYS", "")),
+            emit=_emit_settings(env),
+        )
+
+
+def _emit_settings(env: Mapping[str, str]) -> EmitSettings:
+    name = env.get("OTEL_LLM_SEMCONV", "1.41").strip() or "1.41"
+    if name not in VOCABULARIES:
+        known = ", ".join(VOCABULARIES)
+        raise ConfigurationError(f"OTEL_LLM_SEMCONV is {name!r}; it must be one of: {known}")
+    return EmitSettings(
+        vocabulary=VOCABULARIES[name],
+        phase_spans=_flag(env, "OTEL_LLM_PHASE_SPANS", default=True),
+        latency_aliases=_flag(env, "OTEL_LLM_LATENCY_ALIASES", default=False),
+        capture_content=_captures(env),
+        content_limit=_number(env, "OTEL_LLM_CONTENT_LIMIT", default=32_768),
+    )
+
+
+def _flag(env: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = env.get(name)
+    if text is None:
+        return default
+    value = text.strip().lower()
+    if value in _TRUE:
+        return True
+    if value in _FALSE:
+        return False
+    raise ConfigurationError(f"{name} is {text!r}; it must be true or false")
+
+
+def _number(env: Mapping[str, str], name: str, *, default: int) -> int:
+    text = env.get(name, "").strip()
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 10**9):
+        raise ConfigurationError(f"{name} is {text!r}; it must be a whole number above 0")
+    return int(text)
+
+
+def _captures(env: Mapping[str, str]) -> bool:
+    value = env.get(CAPTURE, "").strip().lower()
+    if value in _CAPTURES:
+        return _CAPTURES[value]
+    return _flag({CAPTURE: value}, CAPTURE, default=False)
+
+
+class Runtime:
+    """What is switched on in this process."""
+
+    def __init__(self) -> None:
+        self.telemetry: Telemetry | None = None
+        self.patches: dict[str, Patches] = {}
+
+    def current(self) -> Telemetry:
+        """The telemetry in force, made on the global providers when nothing was set up."""
+        if self.telemetry is None:
+            self.telemetry = Telemetry(settings=Settings.from_environment().emit)
+        return self.telemetry
+
+
+RUNTIME = Runtime()
+
+
+def instrument(
+    *,
+    engines: Iterable[str] | None = None,
+    tracer_provider: trace.TracerProvider | None = None,
+    meter_provider: metrics.MeterProvider | None = None,
+    capture_content: bool | None = None,
+    redact: Redact | None = None,
+    trust_remote: bool | None = None,
+) -> None:
+    """Instrument the engines that are installed; calling it again changes nothing.
+
+    Args:
+        engines: Names of engines; all by default, or those in `OTEL_LLM_ENGINES`.
+        tracer_provider: Where spans go; the global provider by default. Never replaced.
+        meter_provider: Where metrics go; the global provider by default. Never replaced.
+        capture_content: Write prompts and answers; off unless the environment says so.
+        redact: Called with attribute name and content before content is written.
+        trust_remote: Join incoming traces (default) or, if False, start new ones linked to them.
+
+    Raises:
+        ConfigurationError: A setting or environment variable is wrong.
+        UnsupportedEngineError: An engine named in *engines* is unknown.
+    """
+    settings = Settings.from_environment()
+    if settings.disabled:
+        return
+    emit = settings.emit
+    if capture_content is not None:
+        emit = replace(emit, capture_content=capture_content)
+    if redact is not None:
+        emit = replace(emit, redact=redact)
+    if RUNTIME.telemetry is None:
+        RUNTIME.telemetry = Telemetry(tracer_provider, meter_provider, emit)
+    trust = settings.trust_remote if trust_remote is None else trust_remote
+    install(
+        engines if engines is not None else settings.engines,
+        Host(
+            telemetry=RUNTIME.current,
+            server=ServerSettings(trust_remote=trust, context_keys=settings.context_keys),
+        ),
+    )
+
+
+def install(names: Iterable[str] | None, host: Host) -> None:
+    """Apply the adapters of the engines in *names* (all if None) that are not applied yet."""
+    rows = ENGINES.values() if names is None else [engine(name) for name in names]
+    for row in rows:
+        if row.name not in RUNTIME.patches:
+            RUNTIME.patches[row.name] = row.adapter().install(host)
+
+
+def uninstrument(engines: Iterable[str] | None = None) -> None:
+    """Give every patched function back; with *engines*, only those of the engines named."""
+    for name in list(RUNTIME.patches) if engines is None else list(engines):
+        patches = RUNTIME.patches.pop(name, None)
+        if patches is not None:
+            patches.undo()
+    if not RUNTIME.patches:
+        RUNTIME.telemetry = None

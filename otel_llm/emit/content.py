@@ -1,0 +1,59 @@
+"""Prompts and answers as attributes: only on request, redacted, cut, and without binaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from otel_llm import semconv
+from otel_llm.emit.settings import EmitSettings
+from otel_llm.emit.values import Value, as_json, clean_text
+
+_BINARY_KEYS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file", "blob"})
+
+
+def content_attributes(attribute: str, content: object, settings: EmitSettings) -> dict[str, Value]:
+    """Attributes for one piece of structured content; empty unless capture is switched on.
+
+    Text that is cut ends at a character boundary, and its length in characters before the cut
+    is written beside it.
+    """
+    if not settings.capture_content or content is None:
+        return {}
+    shown = settings.redact(attribute, content) if settings.redact else content
+    if shown is None:
+        return {}
+    text = clean_text(shown) if isinstance(shown, str) else as_json(without_binaries(shown))
+    if len(text) <= settings.content_limit:
+        return {attribute: text}
+    return {
+        attribute: clean_text(text[: settings.content_limit]),
+        semconv.content_length(attribute): len(text),
+    }
+
+
+def without_binaries(content: Any) -> Any:
+    """*content* with images, audio and files replaced by a short description of each."""
+    if isinstance(content, Mapping):
+        return {key: _described(key, value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [without_binaries(item) for item in content]
+    if isinstance(content, bytes | bytearray):
+        return f"<{len(content)} bytes>"
+    if isinstance(content, str) and content.startswith("data:") and ";base64," in content[:128]:
+        return _binary(content)
+    return content
+
+
+def _described(key: object, value: Any) -> Any:
+    if key not in _BINARY_KEYS:
+        return without_binaries(value)
+    size = (
+        len(str(value.get("url") or value.get("data") or "")) if isinstance(value, Mapping) else 0
+    )
+    return f"<{key}, {size} characters>"
+
+
+def _binary(uri: str) -> str:
+    kind = uri[5:].partition(";")[0] or "binary"
+    return f"<{kind[:64]}, {len(uri)} characters>"

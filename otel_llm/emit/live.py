@@ -1,0 +1,195 @@
+"""A request span that is open: collects evidence, and ends exactly once on every way out."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from opentelemetry import context as context_api
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, Status, StatusCode
+
+from otel_llm import semconv
+from otel_llm.emit.content import content_attributes
+from otel_llm.emit.request import RequestInfo
+from otel_llm.emit.summary import summary_attributes
+from otel_llm.emit.values import cleaned
+from otel_llm.guard import guard
+from otel_llm.timeline import Mark, Outcome, RequestRecorder, Side, Timeline, resolve
+
+if TYPE_CHECKING:
+    from otel_llm.emit.telemetry import Telemetry
+
+_CURRENT = context_api.create_key("otel_llm.request")
+
+
+class LiveRequest:
+    """One open request: its recorder, its span, and the one place where both end."""
+
+    __slots__ = (
+        "__weakref__",
+        "_extra",
+        "_telemetry",
+        "_timeline",
+        "context",
+        "info",
+        "recorder",
+        "span",
+    )
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        info: RequestInfo,
+        recorder: RequestRecorder,
+        span: Span,
+        parent: Context,
+    ) -> None:
+        self._telemetry = telemetry
+        self._timeline: Timeline | None = None
+        self._extra: dict[str, object] = {}
+        self.info = info
+        self.recorder = recorder
+        self.span = span
+        # Weak, so that a request nobody holds any more ends at once and not at a collection.
+        self.context = context_api.set_value(
+            _CURRENT, weakref.ref(self), trace.set_span_in_context(span, parent)
+        )
+
+    @property
+    def finished(self) -> bool:
+        """True once the span has ended."""
+        return self._timeline is not None
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """The computed timeline, or None while the request is open."""
+        return self._timeline
+
+    @property
+    def captures_content(self) -> bool:
+        """True when prompts and answers are to be written on this span."""
+        return self._telemetry.settings.capture_content and self.span.is_recording()
+
+    def annotate(self, attributes: Mapping[str, object]) -> None:
+        """Further attributes, written when the request ends; None and sentinels are left out."""
+        if not self.finished:
+            self._extra.update(attributes)
+
+    def content(self, attribute: str, content: object) -> None:
+        """Write structured content, if capture is on: redacted, cut, without binaries."""
+        if not self.finished and self.captures_content:
+            with guard("emit.content"):
+                self.span.set_attributes(
+                    content_attributes(attribute, content, self._telemetry.settings)
+                )
+
+    def fail(self, error: BaseException, *, refused: bool = False) -> None:
+        """Note that *error* ended the request; the first failure noted stays.
+
+        Cancellation is told apart from errors; a closed generator means the reader left.
+        """
+        if isinstance(error, GeneratorExit):
+            self.recorder.ending(abandoned=True)
+            return
+        outcome = Outcome.REJECTED if refused else Outcome.ERROR
+        if isinstance(error, asyncio.CancelledError):
+            outcome = Outcome.CANCELLED
+        self.recorder.fail(outcome, error_type_of(error))
+
+    def abandon(self) -> None:
+        """End a request that nobody will finish any more."""
+        if not self.finished:
+            self.recorder.ending(abandoned=True)
+            self.finish()
+
+    def finish(self, at_ns: int | None = None) -> None:
+        """End the span and record the metrics; only the first call does anything.
+
+        Args:
+            at_ns: When the request ended, monotonic nanoseconds; now by default.
+        """
+        if self._timeline is not None:
+            return
+        recorder = self.recorder
+        recorder.mark(Mark.FINISHED, at_ns)
+        self._timeline = _UNRESOLVED
+        with guard("emit.finish"):
+            self._timeline = resolve(recorder.evidence())
+            self._telemetry.closed(self)
+            self._emit(self._timeline)
+        recorder.calls.clear()
+        if self.span.is_recording():
+            self.span.end()
+
+    def _emit(self, timeline: Timeline) -> None:
+        telemetry = self._telemetry
+        if telemetry.instruments.enabled:
+            telemetry.instruments.record(self.info, timeline, self.context)
+        if not self.span.is_recording():
+            return
+        attributes = summary_attributes(timeline, telemetry.settings)
+        attributes.update(cleaned(self._extra | self._recorded()))
+        self.span.set_attributes(attributes)
+        if is_error(timeline, self.recorder.status):
+            self.span.set_status(Status(StatusCode.ERROR))
+        if telemetry.settings.phase_spans:
+            self._emit_phases(timeline)
+        self.span.end(None if timeline.end_us is None else timeline.end_us * 1000)
+
+    def _recorded(self) -> dict[str, object]:
+        recorder = self.recorder
+        return {
+            semconv.ROLE: recorder.role,
+            semconv.ATTEMPTS: recorder.attempts if recorder.attempts > 1 else None,
+            semconv.BUFFERED_CHUNKS: recorder.buffered_chunks,
+        }
+
+    def _emit_phases(self, timeline: Timeline) -> None:
+        tracer = self._telemetry.tracer
+        for each in timeline.phases:
+            if each.duration_us == 0:
+                continue
+            span = tracer.start_span(
+                semconv.phase_span(each.phase),
+                context=self.context,
+                attributes={semconv.PHASE_SOURCE: each.source.value},
+                start_time=each.start_us * 1000,
+            )
+            span.end(each.end_us * 1000)
+
+    def __del__(self) -> None:
+        if self._timeline is None:
+            self.abandon()
+
+
+_UNRESOLVED = resolve(RequestRecorder(Side.ENGINE).evidence())
+
+
+def current_request(context: Context | None = None) -> LiveRequest | None:
+    """The open request whose context this is, or None."""
+    reference = context_api.get_value(_CURRENT, context)
+    if not isinstance(reference, weakref.ref):
+        return None
+    live: LiveRequest | None = reference()
+    return live if live is not None and not live.finished else None
+
+
+def error_type_of(error: BaseException) -> str:
+    """`error.type` of an exception: its full class name, bare for builtins. Never its message."""
+    kind = type(error)
+    if kind.__module__ in {"builtins", "__main__"}:
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_error(timeline: Timeline, http_status: int | None) -> bool:
+    """Whether the span's status is ERROR, which depends on the side that speaks."""
+    if timeline.side is Side.CLIENT:
+        return timeline.outcome in {Outcome.ERROR, Outcome.CANCELLED, Outcome.REJECTED}
+    if timeline.outcome is Outcome.REJECTED:
+        return http_status is not None and http_status >= 500
+    return timeline.outcome is Outcome.ERROR

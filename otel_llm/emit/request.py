@@ -1,0 +1,71 @@
+"""What is known of a request when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from otel_llm import semconv
+from otel_llm.emit.values import Value, as_count, as_integer, as_number, as_text, as_texts
+from otel_llm.semconv import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """Identity of a request: everything a sampler may look at.
+
+    `operation` is a GenAI operation name (`chat`, `text_completion`, `embeddings`, …); `model`
+    is None when it is not known; `attributes` are further attributes by their full names.
+    """
+
+    operation: str
+    provider: str
+    model: str | None = None
+    server_address: str | None = None
+    server_port: int | None = None
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def span_name(self) -> str:
+        """`{operation} {model}`, or the operation alone."""
+        return f"{self.operation} {self.model}" if self.model else self.operation
+
+
+_PARAMETERS: tuple[tuple[str, str, Callable[[object], Value | None]], ...] = (
+    ("max_tokens", semconv.MAX_TOKENS, as_count),
+    ("max_completion_tokens", semconv.MAX_TOKENS, as_count),
+    ("max_output_tokens", semconv.MAX_TOKENS, as_count),
+    ("temperature", semconv.TEMPERATURE, as_number),
+    ("top_p", semconv.TOP_P, as_number),
+    ("seed", semconv.SEED, as_integer),
+    ("frequency_penalty", semconv.FREQUENCY_PENALTY, as_number),
+    ("presence_penalty", semconv.PRESENCE_PENALTY, as_number),
+    ("stop", semconv.STOP_SEQUENCES, as_texts),
+    ("priority", semconv.PRIORITY, as_integer),
+)
+
+
+def request_parameters(body: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, Value]:
+    """Attributes for the parameters of an OpenAI-shaped request body; wrong types are left out."""
+    found: dict[str, Value] = {}
+    for key, attribute, convert in _PARAMETERS:
+        value = convert(body.get(key))
+        if value is not None:
+            found[attribute] = value
+    top_k = as_count(body.get("top_k"))
+    if top_k is not None:
+        found[semconv.TOP_K] = top_k if vocabulary.top_k_is_int else float(top_k)
+    choices = as_count(body.get("n"))
+    if choices is not None and choices != 1:
+        found[semconv.CHOICE_COUNT] = choices
+    if body.get("stream") is True:
+        found[semconv.REQUEST_STREAM] = True
+    if (output := _output_type(body)) is not None:
+        found[semconv.OUTPUT_TYPE] = output
+    return found
+
+
+def _output_type(body: Mapping[str, object]) -> str | None:
+    wanted = body.get("response_format")
+    kind = as_text(wanted.get("type")) if isinstance(wanted, Mapping) else None
+    return {"json_object": "json", "json_schema": "json", "text": "text"}.get(kind or "")

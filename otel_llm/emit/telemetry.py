@@ -1,0 +1,125 @@
+"""The factory of request spans: providers and settings in, live requests out."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Mapping
+
+from opentelemetry import context as context_api
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanKind
+
+from otel_llm import semconv
+from otel_llm._version import __version__
+from otel_llm.clock import SYSTEM_CLOCK, Anchor, Clock
+from otel_llm.emit.live import LiveRequest
+from otel_llm.emit.metrics import Instruments
+from otel_llm.emit.request import RequestInfo
+from otel_llm.emit.settings import EmitSettings
+from otel_llm.emit.values import Value, cleaned
+from otel_llm.timeline import RequestRecorder, Side
+
+_KINDS = {
+    Side.CLIENT: SpanKind.CLIENT,
+    Side.PROXY: SpanKind.INTERNAL,
+    Side.SERVER: SpanKind.INTERNAL,
+    Side.ENGINE: SpanKind.INTERNAL,
+}
+
+
+class Telemetry:
+    """Starts request spans on one pair of providers.
+
+    Providers default to the global ones, looked up when this is made; they are never changed.
+    """
+
+    def __init__(
+        self,
+        tracer_provider: trace.TracerProvider | None = None,
+        meter_provider: metrics.MeterProvider | None = None,
+        settings: EmitSettings | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.settings = settings or EmitSettings()
+        self.clock = clock
+        provider = tracer_provider or trace.get_tracer_provider()
+        self.tracer = provider.get_tracer(
+            semconv.SCOPE, __version__, schema_url=self.settings.vocabulary.schema_url
+        )
+        self.instruments = Instruments(
+            meter_provider or metrics.get_meter_provider(), self.settings.vocabulary
+        )
+        self._open: weakref.WeakSet[LiveRequest] = weakref.WeakSet()
+        _alive.add(self)
+
+    def start(
+        self,
+        info: RequestInfo,
+        side: Side,
+        *,
+        parent: Context | None = None,
+        anchor: Anchor | None = None,
+        attributes: Mapping[str, object] | None = None,
+    ) -> LiveRequest:
+        """Start the one request span of a request on one side.
+
+        Args:
+            info: What is known of the request; samplers see all of it.
+            side: From where the request is seen.
+            parent: The context whose span is the parent; the current one by default.
+            anchor: When the request arrived, if that was earlier than now.
+            attributes: Further attributes, cleaned before they are set.
+        """
+        recorder = RequestRecorder(side, clock=self.clock, anchor=anchor)
+        context = context_api.get_current() if parent is None else parent
+        start = _start_attributes(info, side)
+        if attributes:
+            start.update(cleaned(attributes))
+        span = self.tracer.start_span(
+            info.span_name,
+            context=context,
+            kind=_KINDS[side],
+            attributes=start,
+            start_time=recorder.anchor.wall_ns,
+        )
+        live = LiveRequest(self, info, recorder, span, context)
+        self._open.add(live)
+        return live
+
+    def finish_open(self) -> None:
+        """End every request that is still open, as abandoned; called when the process exits."""
+        for live in list(self._open):
+            live.abandon()
+
+    def closed(self, live: LiveRequest) -> None:
+        """Forget a request that has ended."""
+        self._open.discard(live)
+
+
+def _start_attributes(info: RequestInfo, side: Side) -> dict[str, Value]:
+    found: dict[str, Value] = {
+        semconv.OPERATION: info.operation,
+        semconv.PROVIDER: info.provider,
+        semconv.SIDE: side.value,
+    }
+    if info.model is not None:
+        found[semconv.REQUEST_MODEL] = info.model
+    if info.server_address is not None:
+        found[semconv.SERVER_ADDRESS] = info.server_address
+    if info.server_port is not None:
+        found[semconv.SERVER_PORT] = info.server_port
+    found.update(info.attributes)
+    return found
+
+
+_alive: weakref.WeakSet[Telemetry] = weakref.WeakSet()
+
+
+@atexit.register
+def _finish_all() -> None:
+    """Runs before the SDK's own exit handlers, which were registered earlier and flush."""
+    for telemetry in list(_alive):
+        telemetry.finish_open()

@@ -1,0 +1,145 @@
+"""An exporter that cannot be stopped by one bad span. SDK glue.
+
+One lone surrogate makes the encoder refuse a whole batch, and one span with an image in it makes
+the receiver do so. This wrapper stands before any span exporter, mends what cannot be encoded,
+cuts what is too long, and splits batches by bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.trace import Link, Status
+
+from otel_llm import semconv
+from otel_llm.emit.values import clean_text
+
+LARGEST_REQUEST = 3_500_000
+"""Receivers refuse 4 MiB by default; this is the estimate, in bytes, at which a batch is split."""
+LONGEST_TEXT = 131_072
+SPAN_OVERHEAD = 256
+
+
+class SafeSpanExporter(SpanExporter):
+    """Hands mended spans to *inner*, in requests of at most *largest_request* bytes."""
+
+    def __init__(
+        self,
+        inner: SpanExporter,
+        *,
+        largest_request: int = LARGEST_REQUEST,
+        longest_text: int = LONGEST_TEXT,
+    ) -> None:
+        self._inner = inner
+        self._largest = largest_request
+        self._longest = longest_text
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Export all spans; FAILURE if any of the requests failed."""
+        result = SpanExportResult.SUCCESS
+        for batch in self._batches(spans):
+            if self._inner.export(batch) is not SpanExportResult.SUCCESS:
+                result = SpanExportResult.FAILURE
+        return result
+
+    def shutdown(self) -> None:
+        """Shut the inner exporter down."""
+        self._inner.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Flush the inner exporter."""
+        return self._inner.force_flush(timeout_millis)
+
+    def _batches(self, spans: Sequence[ReadableSpan]) -> Iterator[list[ReadableSpan]]:
+        batch: list[ReadableSpan] = []
+        size = 0
+        for span in spans:
+            mended = self._mended(span)
+            bytes_ = estimated_size(mended)
+            if batch and size + bytes_ > self._largest:
+                yield batch
+                batch, size = [], 0
+            batch.append(mended)
+            size += bytes_
+        if batch:
+            yield batch
+
+    def _mended(self, span: ReadableSpan) -> ReadableSpan:
+        if all(self._is_fine(text) for text in _texts(span)):
+            return span
+        return ReadableSpan(
+            name=self._text(span.name),
+            context=span.context,
+            parent=span.parent,
+            resource=span.resource,
+            attributes=self._attributes(span.attributes),
+            events=[
+                Event(self._text(each.name), self._attributes(each.attributes), each.timestamp)
+                for each in span.events
+            ],
+            links=[Link(each.context, self._attributes(each.attributes)) for each in span.links],
+            kind=span.kind,
+            status=_status(span.status),
+            start_time=span.start_time,
+            end_time=span.end_time,
+            instrumentation_scope=span.instrumentation_scope,
+        )
+
+    def _attributes(self, attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in (attributes or {}).items():
+            name = self._text(key)
+            if isinstance(value, str):
+                found[name] = self._text(value)
+                if len(value) > self._longest:
+                    found[semconv.content_length(name)] = len(value)
+            elif isinstance(value, tuple | list):
+                found[name] = [
+                    self._text(each) if isinstance(each, str) else each for each in value
+                ]
+            else:
+                found[name] = value
+        return found
+
+    def _text(self, text: str) -> str:
+        return clean_text(text[: self._longest])
+
+    def _is_fine(self, text: str) -> bool:
+        return len(text) <= self._longest and (text.isascii() or clean_text(text) == text)
+
+
+def estimated_size(span: ReadableSpan) -> int:
+    """About how many bytes *span* takes in an export request; not less than it does."""
+    texts = sum(len(text) if text.isascii() else 4 * len(text) for text in _texts(span))
+    pieces = len(span.attributes or ()) + 4 * (len(span.events) + len(span.links))
+    return SPAN_OVERHEAD + texts + 24 * pieces
+
+
+def _texts(span: ReadableSpan) -> Iterator[str]:
+    yield span.name
+    if span.status.description:
+        yield span.status.description
+    yield from _attribute_texts(span.attributes)
+    for event in span.events:
+        yield event.name
+        yield from _attribute_texts(event.attributes)
+    for link in span.links:
+        yield from _attribute_texts(link.attributes)
+
+
+def _attribute_texts(attributes: Mapping[str, Any] | None) -> Iterator[str]:
+    for key, value in (attributes or {}).items():
+        yield key
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from (each for each in value if isinstance(each, str))
+
+
+def _status(status: Status) -> Status:
+    if not status.description:
+        return status
+    return Status(status.status_code, clean_text(status.description[:LONGEST_TEXT]))

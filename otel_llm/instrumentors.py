@@ -1,0 +1,90 @@
+"""Ways in without code: vLLM's plugin and OpenTelemetry's instrumentor entry points."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection
+from typing import Any
+
+from opentelemetry import trace
+
+from otel_llm import config
+from otel_llm.adapters.registry import Host
+from otel_llm.emit.telemetry import Telemetry
+from otel_llm.errors import OtelLLMError
+from otel_llm.servers.asgi import ServerSettings
+
+_log = logging.getLogger("otel_llm")
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+def vllm_plugin() -> None:
+    """`vllm.general_plugins`: patch vLLM in every one of its processes, and do no more.
+
+    Providers are made when a server starts to listen, so that engine and worker processes get
+    no exporter threads: the global ones if an SDK is set up, else OTLP exporters if an endpoint
+    is in the environment.
+    """
+    try:
+        settings = config.Settings.from_environment()
+        if settings.disabled or (settings.engines and "vllm" not in settings.engines):
+            return
+        server = ServerSettings(
+            trust_remote=settings.trust_remote, context_keys=settings.context_keys
+        )
+        config.install(["vllm"], Host(telemetry=_telemetry, server=server))
+    except OtelLLMError as error:
+        _log.error("otel_llm stays off: %s", error)
+
+
+def _telemetry() -> Telemetry | None:
+    """The telemetry of a process that nobody configured; None if its settings are wrong."""
+    runtime = config.RUNTIME
+    if runtime.telemetry is None:
+        try:
+            runtime.telemetry = _made()
+        except OtelLLMError as error:
+            _log.error("otel_llm stays off: %s", error)
+            return None
+    return runtime.telemetry
+
+
+def _made() -> Telemetry:
+    emit = config.Settings.from_environment().emit
+    wanted = any(os.environ.get(name) for name in _ENDPOINTS)
+    if _is_set_up() or not wanted:
+        return Telemetry(settings=emit)
+    from otel_llm.setup import providers
+
+    named = "OTEL_SERVICE_NAME" in os.environ or "service.name" in os.environ.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    )
+    tracer_provider, meter_provider = providers(service_name=None if named else "vllm")
+    return Telemetry(tracer_provider, meter_provider, emit)
+
+
+def _is_set_up() -> bool:
+    """True when the process has a global provider that is not the API's placeholder."""
+    provider = trace.get_tracer_provider()
+    return not isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+
+
+class VllmInstrumentor:
+    """`opentelemetry_instrumentor` entry point: `opentelemetry-instrument` switches vLLM on."""
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """None that can be checked by name: vLLM's distribution has several."""
+        return ()
+
+    def instrument(self, **kwargs: Any) -> None:
+        """As `otel_llm.instrument`, for vLLM alone."""
+        config.instrument(
+            engines=["vllm"],
+            tracer_provider=kwargs.get("tracer_provider"),
+            meter_provider=kwargs.get("meter_provider"),
+        )
+
+    def uninstrument(self, **_kwargs: Any) -> None:
+        """As `otel_llm.uninstrument`, for vLLM alone."""
+        config.uninstrument(["vllm"])

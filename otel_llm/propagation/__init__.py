@@ -1,0 +1,1 @@
+"""Trace context and identity in and out of headers."""

@@ -1,0 +1,89 @@
+"""Trace context in header carriers of every shape in use: mappings, pairs, bytes, lists.
+
+Reading never raises. A header that is there twice with two different values belongs to nobody:
+the request starts a new trace. Writing replaces, so that a message sent again carries one parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from opentelemetry import propagate
+from opentelemetry.context import Context
+
+Carrier: TypeAlias = Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None
+MOST_HEADERS = 256
+LONGEST_VALUE = 16_384
+
+
+def extract(carrier: Carrier, context: Context | None = None) -> Context:
+    """The context that *carrier* names, on top of *context* (empty by default). Never raises."""
+    base = Context() if context is None else context
+    fields = normalised(carrier)
+    if not fields:
+        return base
+    try:
+        return propagate.extract(fields, context=base)
+    except Exception:  # noqa: BLE001 - a foreign propagator met a foreign header
+        return base
+
+
+def normalised(carrier: Carrier) -> dict[str, str]:
+    """*carrier* as lower-case text names to text values; what cannot be read is left out.
+
+    `baggage` and `tracestate` may be split over several headers and are joined; any other name
+    with two different values is left out.
+    """
+    found: dict[str, str] = {}
+    torn: set[str] = set()
+    for raw_name, raw_value in _pairs(carrier):
+        name = _text(raw_name)
+        for value in map(_text, raw_value if isinstance(raw_value, list | tuple) else [raw_value]):
+            if not name or value is None:
+                continue
+            key = name.lower()
+            if key not in found:
+                found[key] = value
+            elif key in _LISTS:
+                found[key] = f"{found[key]},{value}"
+            elif found[key] != value:
+                torn.add(key)
+    return {key: value for key, value in found.items() if key not in torn}
+
+
+def injected(context: Context) -> dict[str, str]:
+    """The headers that carry *context*, lower-case names."""
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier, context=context)
+    return {name.lower(): value for name, value in carrier.items()}
+
+
+def replaced(
+    headers: Iterable[tuple[bytes, bytes]], fields: Mapping[str, str]
+) -> list[tuple[bytes, bytes]]:
+    """ASGI *headers* with each of *fields* once, and no older value of any of them."""
+    encoded = {name.encode("latin-1"): value.encode("latin-1") for name, value in fields.items()}
+    kept = [(name, value) for name, value in headers if name.lower() not in encoded]
+    return [*kept, *encoded.items()]
+
+
+_LISTS = frozenset({"baggage", "tracestate"})
+
+
+def _pairs(carrier: Carrier) -> list[tuple[Any, Any]]:
+    if carrier is None or isinstance(carrier, str | bytes):
+        return []
+    try:
+        items = list(carrier.items() if isinstance(carrier, Mapping) else carrier)
+    except Exception:  # noqa: BLE001 - whatever a caller's object raises while it is read
+        return []
+    return [pair for pair in items[:MOST_HEADERS] if isinstance(pair, tuple) and len(pair) == 2]
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bytes | bytearray):
+        value = bytes(value).decode("latin-1")
+    if not isinstance(value, str) or len(value) > LONGEST_VALUE:
+        return None
+    return value

@@ -1,0 +1,274 @@
+"""ASGI middleware: one SERVER span, one request span below it, first and last delivered byte.
+
+It wraps the whole application. For inference routes it reads the JSON body first (so that
+samplers see the model), joins the caller's trace, and ends the spans when the last byte was
+handed over or the peer left; work after that is not counted. Chunks pass at once, unchanged.
+A SERVER span that another library has opened (FastAPI's own, contrib's) is used, not doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from opentelemetry import context as context_api
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+
+from otel_llm import semconv
+from otel_llm.clock import Anchor
+from otel_llm.emit.live import LiveRequest, current_request
+from otel_llm.emit.request import RequestInfo, request_parameters
+from otel_llm.emit.telemetry import Telemetry
+from otel_llm.emit.values import Value, as_text, clean_text
+from otel_llm.guard import guard
+from otel_llm.propagation.headers import extract, injected, normalised, replaced
+from otel_llm.propagation.identity import IdentityKey, identity
+from otel_llm.servers.body import BodyAhead, Message, Receive, Scope, Send
+from otel_llm.servers.routes import Route, route_of
+from otel_llm.timeline import Mark, Side
+
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+LONGEST_NAME = 256
+_STREAM_TYPES = ("text/event-stream", "application/x-ndjson")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How requests that arrive are treated.
+
+    With `trust_remote` False an incoming trace is linked, not joined. `inject` adds trace headers
+    for the application also when the caller sent none.
+    """
+
+    provider: str = "unknown"
+    trust_remote: bool = True
+    context_keys: tuple[IdentityKey, ...] = ()
+    inject: bool = False
+
+
+class InferenceMiddleware:
+    """Pure ASGI middleware for an application that serves models.
+
+    Args:
+        app: The ASGI application.
+        telemetry: Where spans and metrics go, or a callable that gives it at the first request.
+        settings: How requests that arrive are treated.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        telemetry: Telemetry | Callable[[], Telemetry | None] | None = None,
+        settings: ServerSettings | None = None,
+    ) -> None:
+        self.app = app
+        self._telemetry = telemetry if telemetry is not None else Telemetry()
+        self._settings = settings or ServerSettings()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection; anything but an inference request passes through untouched."""
+        route = None
+        if scope["type"] == "http" and current_request() is None:
+            route = route_of(scope.get("method", ""), scope.get("path", ""))
+        telemetry = self._resolved() if route is not None else None
+        if route is None or telemetry is None:
+            await self.app(scope, receive, send)
+            return
+        anchor = Anchor.take(telemetry.clock)
+        exchange = _Exchange(telemetry, self._settings, route, anchor)
+        await exchange.serve(self.app, scope, receive, send)
+
+    def _resolved(self) -> Telemetry | None:
+        telemetry = self._telemetry
+        return telemetry if isinstance(telemetry, Telemetry) else telemetry()
+
+
+class _Exchange:
+    """One request and its reply."""
+
+    def __init__(
+        self, telemetry: Telemetry, settings: ServerSettings, route: Route, anchor: Anchor
+    ) -> None:
+        self.telemetry = telemetry
+        self.settings = settings
+        self.route = route
+        self.anchor = anchor
+        self.live: LiveRequest | None = None
+        self.server: Span | None = None
+        self.status: int | None = None
+        self._awaiting_token = False
+
+    async def serve(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application with the request span current, and end it on every way out."""
+        headers = normalised(scope.get("headers"))
+        ahead = BodyAhead(receive)
+        body = await ahead.read(headers) if self.route.json else {}
+        with guard("asgi.start"):
+            scope = self._start(scope, headers, body)
+        live = self.live
+        if live is None:
+            await app(scope, ahead.receive, send)
+            return
+        token = context_api.attach(live.context)
+        try:
+            await app(scope, self._receive(ahead, live), self._send(send, live))
+        except BaseException as error:
+            live.fail(error)
+            raise
+        finally:
+            context_api.detach(token)
+            self._finish(live)
+
+    def _start(self, scope: Scope, headers: Mapping[str, str], body: dict[str, Any]) -> Scope:
+        """Open the spans; returns the scope for the application, our context in its headers."""
+        remote = extract(headers)
+        parent = self._server_context(scope, remote, body)
+        model = _model(body)
+        parameters = request_parameters(body, self.telemetry.settings.vocabulary)
+        attributes: dict[str, Value] = {semconv.HTTP_ROUTE: self.route.path, **parameters}
+        attributes.update(identity(self.settings.context_keys, headers, remote))
+        address, port = _address(scope)
+        info = RequestInfo(
+            operation=self.route.operation,
+            provider=self.settings.provider,
+            model=model,
+            server_address=address,
+            server_port=port,
+            attributes=attributes,
+        )
+        live = self.telemetry.start(info, Side.SERVER, parent=parent, anchor=self.anchor)
+        live.recorder.streaming = self._awaiting_token = body.get("stream") is True
+        self.live = live
+        if live.captures_content:
+            live.content(semconv.INPUT_MESSAGES, _messages(body))
+        if not (self.settings.inject or "traceparent" in headers):
+            return scope
+        return {**scope, "headers": replaced(scope.get("headers", ()), injected(live.context))}
+
+    def _server_context(self, scope: Scope, remote: Context, body: dict[str, Any]) -> Context:
+        """The context of the SERVER span: somebody else's that is current, else ours."""
+        current = context_api.get_current()
+        owner = trace.get_current_span(current).get_span_context()
+        if owner.is_valid and not owner.is_remote:
+            return current
+        caller = trace.get_current_span(remote).get_span_context()
+        links = []
+        if not self.settings.trust_remote and caller.is_valid:
+            remote = trace.set_span_in_context(trace.INVALID_SPAN, remote)
+            links = [Link(caller)]
+        self.server = self.telemetry.tracer.start_span(
+            f"{scope.get('method', 'POST')} {self.route.path}",
+            context=remote,
+            kind=SpanKind.SERVER,
+            attributes=_http_attributes(scope, self.route, _model(body)),
+            links=links,
+            start_time=self.anchor.wall_ns,
+        )
+        return trace.set_span_in_context(self.server, remote)
+
+    def _receive(self, ahead: BodyAhead, live: LiveRequest) -> Receive:
+        async def receive() -> Message:
+            message = await ahead.receive()
+            if message["type"] == "http.disconnect" and not live.finished:
+                live.recorder.ending(peer_gone=True)
+                self._finish(live)
+            return message
+
+        return receive
+
+    def _send(self, send: Send, live: LiveRequest) -> Send:
+        clock = live.recorder.clock.monotonic_ns
+
+        async def deliver(message: Message) -> None:
+            due = self._awaiting_token and live.recorder.has_output
+            try:
+                await send(message)
+            except OSError:
+                live.recorder.ending(peer_gone=True)
+                raise
+            if message["type"] == "http.response.body":
+                if due:
+                    self._first_delivered(live, message.get("body", b""), clock())
+                if not message.get("more_body", False):
+                    self._finish(live, clock())
+            elif message["type"] == "http.response.start":
+                self._started(live, message)
+
+        return deliver
+
+    def _started(self, live: LiveRequest, message: Message) -> None:
+        """Read the reply's status, and from its type whether it is a stream after all."""
+        self.status = message["status"]
+        live.recorder.ending(status=self.status)
+        kind = normalised(message.get("headers")).get("content-type", "")
+        if message["status"] >= 400:
+            live.recorder.streaming = self._awaiting_token = False
+        elif kind.startswith(_STREAM_TYPES):
+            live.recorder.streaming = self._awaiting_token = True
+
+    def _first_delivered(self, live: LiveRequest, body: bytes, at_ns: int) -> None:
+        """The first chunk accepted after the first token; comments and empty chunks are none."""
+        if body and not body.startswith(b":"):
+            live.recorder.mark(Mark.FIRST_DELIVERED, at_ns)
+            self._awaiting_token = False
+
+    def _finish(self, live: LiveRequest, at_ns: int | None = None) -> None:
+        if live.finished:
+            return
+        live.finish(at_ns)
+        with guard("asgi.finish"):
+            self._finish_server(live)
+
+    def _finish_server(self, live: LiveRequest) -> None:
+        server, timeline = self.server, live.timeline
+        if server is None or timeline is None:
+            return
+        if server.is_recording():
+            if self.status is not None:
+                server.set_attribute(semconv.HTTP_STATUS, self.status)
+            broken = self.status is not None and self.status >= 500
+            if broken or timeline.outcome == "error":
+                server.set_attribute(semconv.ERROR_TYPE, timeline.error_type or str(self.status))
+                server.set_status(Status(StatusCode.ERROR))
+        server.end(None if timeline.end_us is None else timeline.end_us * 1000)
+
+
+def _model(body: Mapping[str, Any]) -> str | None:
+    model = as_text(body.get("model"))
+    return model[:LONGEST_NAME] if model else None
+
+
+def _messages(body: Mapping[str, Any]) -> object:
+    for key in ("messages", "input", "prompt"):
+        if body.get(key) is not None:
+            return body[key]
+    return None
+
+
+def _address(scope: Scope) -> tuple[str | None, int | None]:
+    server = scope.get("server")
+    if not server:
+        return None, None
+    return server[0], server[1]
+
+
+def _http_attributes(scope: Scope, route: Route, model: str | None) -> dict[str, Value]:
+    found: dict[str, Value] = {
+        semconv.HTTP_METHOD: scope.get("method", ""),
+        semconv.HTTP_ROUTE: route.path,
+        semconv.URL_PATH: clean_text(scope.get("path", "")),
+        semconv.URL_SCHEME: scope.get("scheme", "http"),
+        semconv.NETWORK_PROTOCOL_VERSION: scope.get("http_version", ""),
+        semconv.OPERATION: route.operation,
+    }
+    address, port = _address(scope)
+    if address is not None:
+        found[semconv.SERVER_ADDRESS] = address
+    if port is not None:
+        found[semconv.SERVER_PORT] = port
+    if model is not None:
+        found[semconv.REQUEST_MODEL] = model
+    return found

