@@ -57,6 +57,10 @@ class RequestRecorder:
         at = self.clock.monotonic_ns() if at_ns is None else at_ns
         self._marks[mark] = Stamp(self.anchor.instant(at), source)
 
+    def has(self, mark: Mark) -> bool:
+        """True when *mark* was recorded here (an engine's own stamps do not count)."""
+        return mark in self._marks
+
     def reported(self, phase: Phase, duration_ns: int) -> None:
         """Record a duration that the engine states itself, in nanoseconds."""
         self._reported[phase] = duration_ns
