@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from opentelemetry import trace
@@ -23,8 +24,8 @@ def vllm_plugin() -> None:
     """`vllm.general_plugins`: patch vLLM in every one of its processes, and do no more.
 
     Providers are made when a server starts to listen, so that engine and worker processes get
-    no exporter threads: the global ones if an SDK is set up, else OTLP exporters if an endpoint
-    is in the environment.
+    no exporter threads. The global ones are used if an SDK is set up by then, save where the
+    environment names an endpoint and nobody but vLLM's own tracing has set one up.
     """
     try:
         settings = config.Settings.from_environment()
@@ -33,34 +34,35 @@ def vllm_plugin() -> None:
         server = ServerSettings(
             trust_remote=settings.trust_remote, context_keys=settings.context_keys
         )
-        config.install(["vllm"], Host(telemetry=_telemetry, server=server))
+        # vLLM writes the address of its own exporter into the environment later on.
+        asked = not _is_set_up() and any(os.environ.get(name) for name in _ENDPOINTS)
+        own = dict(os.environ) if asked else None
+        config.install(["vllm"], Host(telemetry=partial(_telemetry, own=own), server=server))
     except OtelLLMError as error:
         _log.error("otel_llm stays off: %s", error)
 
 
-def _telemetry() -> Telemetry | None:
+def _telemetry(*, own: Mapping[str, str] | None) -> Telemetry | None:
     """The telemetry of a process that nobody configured; None if its settings are wrong."""
     runtime = config.RUNTIME
     if runtime.telemetry is None:
         try:
-            runtime.telemetry = _made()
+            runtime.telemetry = _made(own=own)
         except OtelLLMError as error:
             _log.error("otel_llm stays off: %s", error)
             return None
     return runtime.telemetry
 
 
-def _made() -> Telemetry:
+def _made(*, own: Mapping[str, str] | None) -> Telemetry:
     emit = config.Settings.from_environment().emit
-    wanted = any(os.environ.get(name) for name in _ENDPOINTS)
-    if _is_set_up() or not wanted:
+    if own is None:
         return Telemetry(settings=emit)
     from otel_llm.setup import providers
 
-    named = "OTEL_SERVICE_NAME" in os.environ or "service.name" in os.environ.get(
-        "OTEL_RESOURCE_ATTRIBUTES", ""
-    )
-    tracer_provider, meter_provider = providers(service_name=None if named else "vllm")
+    attributes = own.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    named = "OTEL_SERVICE_NAME" in own or "service.name" in attributes
+    tracer_provider, meter_provider = providers(service_name=None if named else "vllm", environ=own)
     return Telemetry(tracer_provider, meter_provider, emit)
 
 

@@ -85,8 +85,14 @@ def providers(
     resource: Mapping[str, str] | None = None,
     head: Sampler | None = None,
     metrics: bool = True,
+    environ: Mapping[str, str] | None = None,
 ) -> tuple[TracerProvider, MeterProvider | None]:
-    """A tracer provider and, unless switched off, a meter provider that export by OTLP."""
+    """A tracer provider and, unless switched off, a meter provider that export by OTLP.
+
+    *environ* stands for the environment where exporters are chosen and addressed: a host may
+    have overwritten the user's own variables by now.
+    """
+    env = os.environ if environ is None else environ
     try:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -94,26 +100,22 @@ def providers(
         raise MissingDependencyError("opentelemetry-sdk", extra="otlp") from None
     from otel_llm.export import SafeSpanExporter
 
-    wanted = protocol or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
     described = _resource(service_name, resource)
     tracer_provider = TracerProvider(sampler=head, resource=described)
-    if os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "none":
-        exporter = _span_exporter(_protocol(wanted), endpoint)
+    if env.get("OTEL_TRACES_EXPORTER", "otlp") != "none":
+        exporter = _span_exporter(*_target("traces", protocol, endpoint, env))
         tracer_provider.add_span_processor(BatchSpanProcessor(SafeSpanExporter(exporter)))
-    if not metrics or os.environ.get("OTEL_METRICS_EXPORTER", "otlp") == "none":
+    if not metrics or env.get("OTEL_METRICS_EXPORTER", "otlp") == "none":
         return tracer_provider, None
-    return tracer_provider, _meter_provider(described, protocol, endpoint)
+    return tracer_provider, _meter_provider(described, *_target("metrics", protocol, endpoint, env))
 
 
-def _meter_provider(
-    resource: Resource, protocol: str | None, endpoint: str | None
-) -> MeterProvider:
+def _meter_provider(resource: Resource, protocol: str, url: str | None) -> MeterProvider:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-    wanted = protocol or os.environ.get("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL")
-    exporter = _metric_exporter(_protocol(wanted), endpoint)
-    return MeterProvider([PeriodicExportingMetricReader(exporter)], resource=resource)
+    reader = PeriodicExportingMetricReader(_metric_exporter(protocol, url))
+    return MeterProvider([reader], resource=resource)
 
 
 def _resource(service_name: str | None, attributes: Mapping[str, str] | None) -> Resource:
@@ -125,54 +127,62 @@ def _resource(service_name: str | None, attributes: Mapping[str, str] | None) ->
     return Resource.create(given)
 
 
-def _protocol(wanted: str | None) -> str:
-    protocol = (wanted or os.environ.get(PROTOCOL) or "http/protobuf").strip()
-    if protocol not in {"http/protobuf", "grpc"}:
-        raise ConfigurationError(f"{PROTOCOL} is {protocol!r}; it must be http/protobuf or grpc")
-    return protocol
+def _target(
+    signal: str, protocol: str | None, endpoint: str | None, env: Mapping[str, str]
+) -> tuple[str, str | None]:
+    """Protocol and address for one signal; None leaves the address to the exporter's default."""
+    own = f"OTEL_EXPORTER_OTLP_{signal.upper()}"
+    wanted = (
+        protocol or env.get(f"{own}_PROTOCOL") or env.get(PROTOCOL) or "http/protobuf"
+    ).strip()
+    if wanted not in {"http/protobuf", "grpc"}:
+        raise ConfigurationError(f"{PROTOCOL} is {wanted!r}; it must be http/protobuf or grpc")
+    if endpoint is None and env.get(f"{own}_ENDPOINT"):
+        return wanted, env[f"{own}_ENDPOINT"]
+    base = endpoint or env.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
+    if base is None or wanted == "grpc":
+        return wanted, base
+    if not base.startswith(("http://", "https://")):
+        raise ConfigurationError(
+            f"the OTLP endpoint is {base!r}; for http/protobuf it must be a URL such as "
+            "http://localhost:4318"
+        )
+    return wanted, f"{base.rstrip('/')}/v1/{signal}"
 
 
-def _span_exporter(protocol: str, endpoint: str | None) -> SpanExporter:
-    if protocol == "grpc":
-        try:
+def _span_exporter(protocol: str, url: str | None) -> SpanExporter:
+    try:
+        if protocol == "grpc":
             from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (
                 OTLPSpanExporter as GrpcExporter,
             )
-        except ImportError:
-            raise MissingDependencyError(
-                "opentelemetry-exporter-otlp-proto-grpc", extra="otlp-grpc"
-            ) from None
-        return GrpcExporter(endpoint=endpoint)
-    try:
+
+            return GrpcExporter(endpoint=url)
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        return OTLPSpanExporter(endpoint=url)
     except ImportError:
-        raise MissingDependencyError(
-            "opentelemetry-exporter-otlp-proto-http", extra="otlp"
-        ) from None
-    return OTLPSpanExporter(endpoint=_http_url(endpoint, "traces"))
+        raise _missing(protocol) from None
 
 
-def _metric_exporter(protocol: str, endpoint: str | None) -> MetricExporter:
-    if protocol == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (
-            OTLPMetricExporter as GrpcExporter,
-        )
+def _metric_exporter(protocol: str, url: str | None) -> MetricExporter:
+    try:
+        if protocol == "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (
+                OTLPMetricExporter as GrpcExporter,
+            )
 
-        return GrpcExporter(endpoint=endpoint)
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+            return GrpcExporter(endpoint=url)
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
-    return OTLPMetricExporter(endpoint=_http_url(endpoint, "metrics"))
+        return OTLPMetricExporter(endpoint=url)
+    except ImportError:
+        raise _missing(protocol) from None
 
 
-def _http_url(endpoint: str | None, signal: str) -> str | None:
-    if endpoint is None:
-        return None
-    if not endpoint.startswith(("http://", "https://")):
-        raise ConfigurationError(
-            f"endpoint is {endpoint!r}; for http/protobuf it must be a URL such as "
-            "http://localhost:4318"
-        )
-    return f"{endpoint.rstrip('/')}/v1/{signal}"
+def _missing(protocol: str) -> MissingDependencyError:
+    kind, extra = ("grpc", "otlp-grpc") if protocol == "grpc" else ("http", "otlp")
+    return MissingDependencyError(f"opentelemetry-exporter-otlp-proto-{kind}", extra=extra)
 
 
 def _set_global(tracer_provider: TracerProvider, meter_provider: MeterProvider | None) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from otel_llm import semconv
@@ -125,83 +125,78 @@ def _patch_engine(async_llm: Any, patches: Patches) -> None:
 
 
 class VllmCall:
-    """One call of `AsyncLLM.generate`: its latest outputs, from which all else is read."""
+    """One call of `AsyncLLM.generate`: what its outputs leave behind, read when needed.
 
-    __slots__ = ("_counted", "expected", "handed_over_ns", "last", "latest")
+    `RequestOutput.metrics` is one live object per sequence. In deltas it belongs to the first
+    sequence in the output, since the engine merges later ones into an output not yet taken; in a
+    final output of several sequences it is that of whichever finished last.
+    """
 
-    def __init__(self, expected: int, handed_over_ns: int) -> None:
+    __slots__ = ("_counted", "_metrics", "_reasons", "delta", "expected", "handed_over_ns", "last")
+
+    def __init__(self, expected: int, handed_over_ns: int, *, delta: bool) -> None:
         self.expected = expected
+        self.delta = delta
         self.handed_over_ns = handed_over_ns
         self.last: Any = None
-        self.latest: dict[int, Any] = {}
+        self._metrics: dict[int, Any] = {}
+        self._reasons: dict[int, str] = {}
         self._counted: dict[int, int] = {}
 
     def keep(self, output: Any) -> None:
-        """Keep the latest output of each sequence, and count tokens where vLLM does not."""
+        """Keep what is needed of an output: metrics, finish reasons, and token counts."""
         self.last = output
+        if output.metrics is not None:
+            self._metrics[output.outputs[0].index] = output.metrics
         for each in output.outputs:
-            self.latest[each.index] = output
-            if output.metrics is None:
-                self._counted[each.index] = self._counted.get(each.index, 0) + len(each.token_ids)
+            before = self._counted.get(each.index, 0) if self.delta else 0
+            self._counted[each.index] = before + len(each.token_ids)
+            if each.finish_reason is not None:
+                self._reasons[each.index] = each.finish_reason
 
-    def stamps(self) -> Iterator[EngineStamps]:
-        """Stamps of each sequence seen; of several in one output only one has times."""
-        timed: set[int] = set()
-        for index, each in self._completions():
-            metrics = self._output(index).metrics
-            first_seen = metrics is not None and id(metrics) not in timed
-            timed.add(id(metrics))
-            yield self._stamps(metrics if first_seen else None, index, each.finish_reason)
+    def stamps(self) -> list[EngineStamps]:
+        """The stamps of each sequence seen, as vLLM has them now."""
+        if not self._counted and self.last is not None:
+            if self.delta:
+                (only,) = self.last.outputs
+                return [self._stamps(self.last.metrics, None, only.finish_reason)]
+            self.keep(self.last)
+        return [
+            self._stamps(self._metrics.get(index), count, self._reasons.get(index))
+            for index, count in sorted(self._counted.items())
+        ]
 
     def tokens(self) -> Tokens:
-        """Prompt and cached tokens of the call, and output tokens where they can be counted."""
+        """Prompt and cached tokens of the call; output tokens are known per sequence."""
         if self.last is None:
             return Tokens()
         prompt = self.last.prompt_token_ids
         return Tokens(
             input=len(prompt) if prompt is not None else None,
-            output=self._output_tokens(),
             cached=getattr(self.last, "num_cached_tokens", None),
         )
 
-    def _stamps(self, metrics: Any, index: int, finish_reason: str | None) -> EngineStamps:
+    def _stamps(self, metrics: Any, counted: int | None, finish_reason: str | None) -> EngineStamps:
+        generated = getattr(metrics, "num_generation_tokens", None)
         return EngineStamps(
             queued=getattr(metrics, "queued_ts", None),
             scheduled=getattr(metrics, "scheduled_ts", None),
             first_token=getattr(metrics, "first_token_ts", None),
             last_token=getattr(metrics, "last_token_ts", None),
             handed_over_ns=self.handed_over_ns,
-            output_tokens=getattr(metrics, "num_generation_tokens", self._counted.get(index)),
+            output_tokens=generated if counted is None else counted,
             preemptions=getattr(metrics, "num_preemptions", None),
             finish_reason=finish_reason,
         )
-
-    def _completions(self) -> list[tuple[int, Any]]:
-        if self.last is None:
-            return []
-        if not self.latest:
-            return [(each.index, each) for each in self.last.outputs]
-        return [
-            (index, next(each for each in output.outputs if each.index == index))
-            for index, output in sorted(self.latest.items())
-        ]
-
-    def _output(self, index: int) -> Any:
-        return self.latest.get(index, self.last)
-
-    def _output_tokens(self) -> int | None:
-        """All tokens, when the last output holds every sequence whole; else None."""
-        outputs = self.last.outputs
-        if self.expected > 1 and len(outputs) == self.expected:
-            return sum(len(each.token_ids) for each in outputs)
-        return None
 
 
 def _begin(live: LiveRequest, given: dict[str, Any]) -> VllmCall:
     """Note that the request was handed to the engine; its own stamp of that comes later."""
     recorder = live.recorder
     now = recorder.clock.monotonic_ns()
-    call = VllmCall(max(1, getattr(given.get("sampling_params"), "n", None) or 1), now)
+    params = given.get("sampling_params")
+    delta = getattr(getattr(params, "output_kind", None), "name", None) == "DELTA"
+    call = VllmCall(max(1, getattr(params, "n", None) or 1), now, delta=delta)
     recorder.calls.append(call)
     recorder.expected_sequences += call.expected
     if len(recorder.calls) == 1:
@@ -246,11 +241,13 @@ async def _watch_several(
     clock = live.recorder.clock.monotonic_ns
     try:
         async for output in inner:
-            lane = lanes[output.outputs[0].index]
-            lane.stamps.append(clock())
+            now = clock()
+            for each in output.outputs:
+                lane = lanes[each.index]
+                lane.stamps.append(now)
+                if len(lane.stamps) >= FOLD_AT:
+                    lane.fold()
             call.keep(output)
-            if len(lane.stamps) >= FOLD_AT:
-                lane.fold()
             yield output
     except BaseException as error:
         _failed(live, error)

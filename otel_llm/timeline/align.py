@@ -24,11 +24,18 @@ _PHASE_ENDS = (
 )
 
 
-def aligned(stamps: EngineStamps, anchor: Anchor) -> Sequence:
-    """The sequence on the wall timeline: marks if the clocks agree, else durations only."""
+def aligned(stamps: EngineStamps, anchor: Anchor, until_ns: int | None = None) -> Sequence:
+    """The sequence on the wall timeline: marks if the clocks agree, else durations only.
+
+    *until_ns* is the latest that a stamp of our own clock can be, monotonic nanoseconds.
+    """
     own = milestones(stamps)
     placed = {mark: _instant(at, stamps.clock, anchor) for mark, at in own.items()}
-    same_clock = all(_fits(at, stamps, anchor) for at in placed.values())
+    low = anchor.monotonic_ns if stamps.handed_over_ns is None else stamps.handed_over_ns
+    high = until_ns if stamps.last_seen_ns is None else stamps.last_seen_ns
+    earliest = anchor.instant(low) - TOLERANCE_NS
+    latest = None if high is None else anchor.instant(high) + TOLERANCE_NS
+    same_clock = all(_fits(at, earliest, latest) for at in placed.values())
     if same_clock:
         marks = {mark: Stamp(at, Source.REPORTED) for mark, at in placed.items()}
         reported = {}
@@ -84,7 +91,7 @@ def from_events(events: Iterable[tuple[str, float]]) -> tuple[EngineStamps, dict
         last[kind] = at
         if kind == "preempted":
             preemptions += 1
-            since = at
+            since = at if since is None else since
         elif kind in {"scheduled", "finished"} and since is not None:
             decoding = "first_token" in first
             part = Part.DECODE_PREEMPTED_US if decoding else Part.PREFILL_PREEMPTED_US
@@ -94,10 +101,16 @@ def from_events(events: Iterable[tuple[str, float]]) -> tuple[EngineStamps, dict
         queued=first.get("queued"),
         scheduled=first.get("scheduled"),
         first_token=first.get("first_token"),
-        last_token=last.get("finished") or last.get("token") or last.get("first_token"),
+        last_token=_last_token(first, last),
         preemptions=preemptions,
     )
     return stamps, {part: us for part, us in preempted.items() if us}
+
+
+def _last_token(first: dict[str, float], last: dict[str, float]) -> float | None:
+    if "first_token" not in first:
+        return None
+    return last.get("finished") or last.get("token") or last["first_token"]
 
 
 def _instant(at_s: float, clock: EngineClock, anchor: Anchor) -> int:
@@ -105,13 +118,8 @@ def _instant(at_s: float, clock: EngineClock, anchor: Anchor) -> int:
     return at_ns if clock is EngineClock.EPOCH_S else anchor.instant(at_ns)
 
 
-def _fits(at_ns: int, stamps: EngineStamps, anchor: Anchor) -> bool:
-    if not is_instant(at_ns):
-        return False
-    low, high = stamps.handed_over_ns, stamps.last_seen_ns
-    return (low is None or at_ns >= anchor.instant(low) - TOLERANCE_NS) and (
-        high is None or at_ns <= anchor.instant(high) + TOLERANCE_NS
-    )
+def _fits(at_ns: int, earliest: int, latest: int | None) -> bool:
+    return is_instant(at_ns) and earliest <= at_ns and (latest is None or at_ns <= latest)
 
 
 def _durations(own: dict[Mark, float]) -> dict[Phase, int]:

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, log
+from math import ceil, floor, log
 from statistics import median
 
 STALL_FLOOR_NS = 200_000_000
 STALL_FACTOR = 10
 FOLD_AT = 2048
-_GROWTH = log(1.02)
+_GROWTH = log(1.01)
+"""Buckets are 1 % wide and one begins at the stall floor, so that none holds both kinds of gap."""
+
+_NO_GAP = -(10**6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class OutputTimes:
         if self._first is None:
             self._first = stamps[0]
         for gap in _differences(stamps):
-            index = int(log(gap) / _GROWTH) if gap > 0 else -1
+            index = floor(log(gap / STALL_FLOOR_NS) / _GROWTH) if gap > 0 else _NO_GAP
             bucket = self._buckets.setdefault(index, [0, 0])
             bucket[0] += 1
             bucket[1] += gap

@@ -54,16 +54,25 @@ class _Segment:
     phases: tuple[Phase, ...]
     exact: bool
     """True when both marks of its one slot are known; False when marks between are missing."""
+    starts_phases: bool
+    """True when the first phase begins with the segment, and not after a network's way."""
 
     @property
     def length_us(self) -> int:
         return self.end.us - self.start.us
 
 
+_WORK = frozenset({Phase.PREFILL, Phase.DECODE})
+
+
 def usable_durations(reported: Mapping[Phase, int], total_ns: int | None) -> dict[Phase, Duration]:
-    """Stated durations that can be true; the queue as the rest of *total_ns* if that is known."""
+    """Stated durations that can be true; the queue as the rest of *total_ns* if that is known.
+
+    The rest is queue only where the engine's own work is stated too.
+    """
     found = {phase: Duration(to_us(ns)) for phase, ns in reported.items() if _is_duration(ns)}
-    if total_ns is not None and _is_duration(total_ns) and Phase.QUEUE not in found and found:
+    works = not _WORK.isdisjoint(found)
+    if total_ns is not None and _is_duration(total_ns) and works and Phase.QUEUE not in found:
         rest = to_us(total_ns) - sum(each.us for each in found.values())
         found[Phase.QUEUE] = Duration(max(0, rest), Source.ESTIMATED)
     return found
@@ -76,15 +85,18 @@ def lay_out(
     delivery: bool,
     first_token: At | None,
     waits_unseen: bool,
+    remote: bool,
 ) -> tuple[PhaseTime, ...]:
     """The phases of one request, in order and without overlap.
 
     *delivery* is False when the reply never came to its end; *first_token* is where the
     first-token phase of a streaming server ends; with *waits_unseen* (a streaming client that
-    knows nothing of the engine) all the time to the first token is that phase.
+    knows nothing of the engine) all the time to the first token is that phase. *remote* says
+    that the engine is reached over a network, so that its phases begin later than we sent.
     """
     laid: list[PhaseTime] = []
-    for segment in _segments(window, first_token, delivery):
+    durations = _after_first_token(durations, window, first_token)
+    for segment in _segments(window, first_token, delivery, remote):
         if waits_unseen and segment.until is Mark.FIRST_TOKEN:
             laid.append(_from_marks(Phase.FIRST_TOKEN, segment))
         else:
@@ -92,7 +104,20 @@ def lay_out(
     return tuple(laid)
 
 
-def _segments(window: Window, first_token: At | None, delivery: bool) -> Iterator[_Segment]:
+def _after_first_token(
+    durations: Mapping[Phase, Duration], window: Window, first_token: At | None
+) -> Mapping[Phase, Duration]:
+    """Engines state decode from FIRST_TOKEN; the phase begins where the first delivery ended."""
+    decode, first = durations.get(Phase.DECODE), window.marks.get(Mark.FIRST_TOKEN)
+    if decode is None or first is None or first_token is None:
+        return durations
+    rest = max(0, decode.us - (first_token.us - first.us))
+    return {**durations, Phase.DECODE: Duration(rest, decode.source)}
+
+
+def _segments(
+    window: Window, first_token: At | None, delivery: bool, remote: bool
+) -> Iterator[_Segment]:
     marks = window.marks
     slots: list[tuple[Mark, At | None, tuple[Phase, ...]]] = [
         (Mark.SENT, marks.get(Mark.SENT), (Phase.RETRY,)),
@@ -103,14 +128,15 @@ def _segments(window: Window, first_token: At | None, delivery: bool) -> Iterato
         (Mark.LAST_TOKEN, marks.get(Mark.LAST_TOKEN), (Phase.DECODE,)),
         (Mark.FINISHED, window.end, (Phase.DELIVERY,) if delivery else ()),
     ]
-    start = window.start
+    start, near = window.start, not remote
     pending: list[tuple[Phase, ...]] = []
     for mark, at, phases in slots:
         if at is not None or mark not in _NOTHING_HAPPENED:
             pending.append(phases)
         if at is not None:
-            yield _Segment(start, at, mark, sum(pending, ()), exact=len(pending) == 1)
+            yield _Segment(start, at, mark, sum(pending, ()), len(pending) == 1, near)
             start, pending = at, []
+            near = near or mark is not Mark.SENT
 
 
 _NOTHING_HAPPENED = {Mark.SENT, Mark.FIRST_DELIVERED}
@@ -120,26 +146,13 @@ _NOTHING_HAPPENED = {Mark.SENT, Mark.FIRST_DELIVERED}
 def _lay(segment: _Segment, durations: Mapping[Phase, Duration]) -> list[PhaseTime]:
     stated = {phase: durations[phase] for phase in segment.phases if phase in durations}
     bare = [phase for phase in segment.phases if phase not in stated and phase is not Phase.LOAD]
-    if not segment.exact:
-        return _stated(segment, stated, early=False)
-    if stated and bare:
-        return _stated_then_rest(segment, stated, bare[0])
-    if stated:
-        return _stated(segment, stated, early=not _LATE.issuperset(stated))
-    return [_from_marks(bare[0], segment)] if bare else []
-
-
-_LATE = frozenset({Phase.PREPROCESS, Phase.LOAD, Phase.QUEUE, Phase.PREFILL})
-"""Phases that end where their segment ends when they are shorter; the others begin with it."""
-
-
-def _stated_then_rest(
-    segment: _Segment, stated: Mapping[Phase, Duration], rest: Phase
-) -> list[PhaseTime]:
-    """Stated phases from the start of the segment, and what they leave to the one after them."""
-    laid = _stated(segment, stated, early=True)
-    start = laid[-1].end_us
-    return [*laid, PhaseTime(rest, start, segment.end.us - start, Source.DERIVED)]
+    if segment.exact and not stated:
+        return [_from_marks(bare[0], segment)] if bare else []
+    laid = _stated(segment, stated)
+    if segment.exact and bare:
+        start = laid[-1].end_us
+        laid.append(PhaseTime(bare[0], start, segment.end.us - start, Source.DERIVED))
+    return laid
 
 
 def _from_marks(phase: Phase, segment: _Segment) -> PhaseTime:
@@ -147,28 +160,55 @@ def _from_marks(phase: Phase, segment: _Segment) -> PhaseTime:
     return PhaseTime(phase, segment.start.us, segment.length_us, source)
 
 
-def _stated(segment: _Segment, stated: Mapping[Phase, Duration], *, early: bool) -> list[PhaseTime]:
-    """Stated durations side by side, at the segment's start or against its end."""
+def _stated(segment: _Segment, stated: Mapping[Phase, Duration]) -> list[PhaseTime]:
+    """Stated durations: those that begin with the segment at its start, the rest at its end."""
     lengths = _fitted(segment.length_us, stated)
-    at = segment.start.us if early else segment.end.us - sum(lengths.values())
+    leading = _leading(segment, stated)
+    at = segment.start.us
     laid = []
-    for phase, duration in stated.items():
-        misfit = duration.us - lengths[phase] > TOLERANCE_US
-        source = Source.ESTIMATED if misfit else duration.source
-        laid.append(PhaseTime(phase, at, lengths[phase], source, duration.us if misfit else None))
+    for index, (phase, duration) in enumerate(stated.items()):
+        if index == leading:
+            at = segment.end.us - sum(list(lengths.values())[leading:])
+        laid.append(_placed(phase, at, lengths[phase], duration))
         at += lengths[phase]
     return laid
 
 
+def _leading(segment: _Segment, stated: Mapping[Phase, Duration]) -> int:
+    """How many stated phases begin right at the segment's first mark."""
+    if not segment.starts_phases:
+        return 0
+    count = 0
+    for phase in segment.phases:
+        if phase in stated:
+            count += 1
+        elif phase is not Phase.LOAD:
+            break
+    return count
+
+
+def _placed(phase: Phase, start_us: int, length_us: int, duration: Duration) -> PhaseTime:
+    """A stated phase; one that had to be cut is an estimate and keeps what the engine said."""
+    misfit = duration.us - length_us > TOLERANCE_US
+    said = misfit and duration.source is Source.REPORTED
+    return PhaseTime(
+        phase,
+        start_us,
+        length_us,
+        Source.ESTIMATED if misfit else duration.source,
+        duration.us if said else None,
+    )
+
+
 def _fitted(room_us: int, stated: Mapping[Phase, Duration]) -> dict[Phase, int]:
-    """Lengths that fit the room: stated before estimated, later phases before earlier ones."""
+    """Lengths that fit the room, in order of phase: stated ones and later ones are served first."""
     lengths: dict[Phase, int] = {}
     phases = list(stated)[::-1]
     phases.sort(key=lambda phase: stated[phase].source is Source.ESTIMATED)
     for phase in phases:
         lengths[phase] = min(stated[phase].us, room_us)
         room_us -= lengths[phase]
-    return lengths
+    return {phase: lengths[phase] for phase in stated}
 
 
 def _is_duration(ns: object) -> bool:

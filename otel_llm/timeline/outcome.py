@@ -26,11 +26,19 @@ class Verdict:
 
 
 def judge(
-    ending: Ending, *, streaming: bool, has_token: bool, finish_reasons: tuple[str, ...]
+    ending: Ending,
+    *,
+    streaming: bool,
+    has_token: bool,
+    finish_reasons: tuple[str, ...],
+    expected: int = 1,
 ) -> Verdict:
-    """The outcome, its `error.type`, and whether the reply came to its end."""
+    """The outcome, its `error.type`, and whether the reply came to its end.
+
+    *expected* is how many sequences were asked for: with fewer finish reasons some never ended.
+    """
     broken = next((reason for reason in finish_reasons if reason in ENGINE_FAILURES), None)
-    ended = ending.end_record or bool(finish_reasons)
+    ended = ending.end_record or len(finish_reasons) >= max(1, expected)
     complete = (ended or (ending.terminator and has_token)) and broken is None
     complete = complete and not ending.peer_gone and ending.failure is None
     outcome, error_type = _outcome(ending, streaming, has_token, complete, broken)
@@ -40,26 +48,30 @@ def judge(
 def _outcome(
     ending: Ending, streaming: bool, has_token: bool, complete: bool, broken: str | None
 ) -> tuple[Outcome, str | None]:
+    if ending.peer_gone:
+        return Outcome.CANCELLED, PEER_GONE
     if ending.failure is Outcome.CANCELLED:
         return Outcome.CANCELLED, ending.error_type or CANCELLED
     if ending.status is not None and ending.status >= 400:
-        refused = ending.status < 500 or ending.status == 503
+        refused = (ending.status < 500 or ending.status == 503) and not has_token
         outcome = Outcome.REJECTED if refused else Outcome.ERROR
         return outcome, ending.error_type or str(ending.status)
     if ending.failure is not None:
         return _failed(ending, has_token)
-    if ending.peer_gone:
-        return Outcome.CANCELLED, ending.error_type or PEER_GONE
     if broken is not None:
         return Outcome.ERROR, ending.error_type or broken
     if complete:
         return Outcome.OK, None
+    return _incomplete(ending, streaming, has_token)
+
+
+def _incomplete(ending: Ending, streaming: bool, has_token: bool) -> tuple[Outcome, str | None]:
+    """A reply without its end: empty, left by its reader, or cut; a plain one needs no end."""
+    if streaming and ending.terminator and not has_token:
+        return Outcome.ERROR, EMPTY_STREAM
     if ending.abandoned:
         return Outcome.ABANDONED, None
-    if not streaming:
-        return Outcome.OK, None
-    empty = ending.terminator and not has_token
-    return Outcome.ERROR, EMPTY_STREAM if empty else INCOMPLETE_STREAM
+    return (Outcome.ERROR, INCOMPLETE_STREAM) if streaming else (Outcome.OK, None)
 
 
 def _failed(ending: Ending, has_token: bool) -> tuple[Outcome, str | None]:

@@ -75,8 +75,12 @@ class RequestRecorder:
         self.tokens = replace(self.tokens, **given)
 
     def ending(self, **seen: object) -> None:
-        """Record what was seen of the end (fields of `Ending`); the first failure stays."""
-        if self._ending.failure is not None:
+        """Record what was seen of the end (fields of `Ending`).
+
+        The first failure stays, and of a failure and a peer that left the earlier one: an
+        exception because the peer has gone is no failure, and leaving after one explains nothing.
+        """
+        if self._ending.failure is not None or self._ending.peer_gone:
             seen = {key: value for key, value in seen.items() if key not in _FIRST_ONLY}
         self._ending = replace(self._ending, **seen)  # type: ignore[arg-type]
 
@@ -106,12 +110,12 @@ class RequestRecorder:
             side=self.side,
             streaming=self.streaming,
             marks=self._all_marks(),
-            reported=self._reported,
+            reported=dict(self._reported),
             reported_total_ns=self.reported_total_ns,
             sequences=self._sequences(),
             expected_sequences=max(1, self.expected_sequences),
             tokens=self._all_tokens(),
-            parts=self._parts,
+            parts=dict(self._parts),
             gaps=summarised(self.lanes),
             role=self.role,
             attempts=self.attempts,
@@ -135,8 +139,10 @@ class RequestRecorder:
         return marks
 
     def _sequences(self) -> tuple[Sequence, ...]:
+        finished = self._marks.get(Mark.FINISHED)
+        until = self.anchor.monotonic(finished.at_ns) if finished else self.clock.monotonic_ns()
         stamps = (each for call in self.calls for each in call.stamps())
-        return tuple(aligned(each, self.anchor) for each in stamps)
+        return tuple(aligned(each, self.anchor, until) for each in stamps)
 
     def _all_tokens(self) -> Tokens:
         """Recorded counts; those nobody recorded are summed over the calls that know them."""
@@ -151,4 +157,4 @@ class RequestRecorder:
         return Tokens(**counts)
 
 
-_FIRST_ONLY = frozenset({"failure", "error_type"})
+_FIRST_ONLY = frozenset({"failure", "error_type", "peer_gone"})

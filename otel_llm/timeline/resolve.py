@@ -13,8 +13,8 @@ from otel_llm.timeline.evidence import Evidence, Sequence, Stamp, Tokens
 from otel_llm.timeline.gaps import GapSummary, to_us
 from otel_llm.timeline.layout import PhaseTime, lay_out, usable_durations
 from otel_llm.timeline.marks import Mark, Outcome, Part, Phase, Side, Source
-from otel_llm.timeline.outcome import Verdict, judge
-from otel_llm.timeline.window import At, Window, window_of
+from otel_llm.timeline.outcome import ENGINE_FAILURES, Verdict, judge
+from otel_llm.timeline.window import TOLERANCE_US, At, Window, window_of
 
 BUFFERED_LIMIT = 0.1
 """Share of chunks with unknown arrival above which a client's decode is only a bound."""
@@ -68,9 +68,10 @@ def resolve(evidence: Evidence) -> Timeline:
         streaming=evidence.streaming,
         has_token=has_token,
         finish_reasons=reasons,
+        expected=evidence.expected_sequences,
     )
     phases = _phases(evidence, window, verdict) if window else ()
-    e2e = window.end.us - window.start.us if window else None
+    e2e = _e2e(window)
     return Timeline(
         side=evidence.side,
         start_us=window.start.us if window else None,
@@ -83,7 +84,7 @@ def resolve(evidence: Evidence) -> Timeline:
         gaps=evidence.gaps,
         tokens_per_output=_tokens_per_output(evidence, tokens),
         tokens=tokens,
-        parts=_parts(evidence, phases),
+        parts=_parts(evidence, phases, e2e),
         preemptions=_preemptions(evidence.sequences),
         consumer_stall_us=_bounded_us(evidence.consumer_stall_ns, e2e),
         outcome=verdict.outcome,
@@ -98,28 +99,32 @@ def resolve(evidence: Evidence) -> Timeline:
 def merged_marks(evidence: Evidence) -> dict[Mark, Stamp]:
     """One set of marks: the first scheduled sequence's wait, the earliest and the latest token.
 
-    Marks that only some of the expected sequences gave are estimates of the request's.
+    Where only some of the expected sequences were seen, our own marks count beside theirs, and
+    what comes from theirs is an estimate of the request's.
     """
     marks = dict(evidence.marks)
     ran = [each for each in evidence.sequences if Mark.SCHEDULED in each.marks]
+    partly = 0 < len(ran) < evidence.expected_sequences
+    queue = _stamps(evidence.sequences, Mark.QUEUED)
+    found = {Mark.QUEUED: min(queue, key=_instant, default=None)}
     if ran:
         first = min(ran, key=lambda each: each.marks[Mark.SCHEDULED].at_ns)
-        for mark in (Mark.QUEUED, Mark.SCHEDULED):
-            if mark in first.marks:
-                marks[mark] = first.marks[mark]
-    else:
-        queued = _stamps(evidence.sequences, Mark.QUEUED)
-        if queued:
-            marks[Mark.QUEUED] = min(queued, key=lambda stamp: stamp.at_ns)
+        found[Mark.SCHEDULED] = first.marks[Mark.SCHEDULED]
+        found[Mark.QUEUED] = first.marks.get(Mark.QUEUED)
     for mark, pick in ((Mark.FIRST_TOKEN, min), (Mark.LAST_TOKEN, max)):
         stamps = _stamps(evidence.sequences, mark)
-        if stamps:
-            marks[mark] = pick(stamps, key=lambda stamp: stamp.at_ns)
-    if 0 < len(ran) < evidence.expected_sequences:
-        for mark in (Mark.QUEUED, Mark.SCHEDULED, Mark.FIRST_TOKEN):
-            if mark in marks:
-                marks[mark] = Stamp(marks[mark].at_ns, Source.ESTIMATED)
+        if partly and stamps and mark in marks:
+            stamps.append(marks[mark])
+        found[mark] = pick(stamps, key=_instant, default=None)
+    for mark, stamp in found.items():
+        if stamp is not None:
+            estimate = partly and stamp is not marks.get(mark) and mark is not Mark.LAST_TOKEN
+            marks[mark] = Stamp(stamp.at_ns, Source.ESTIMATED) if estimate else stamp
     return marks
+
+
+def _instant(stamp: Stamp) -> int:
+    return stamp.at_ns
 
 
 def _stamps(sequences: Iterable[Sequence], mark: Mark) -> list[Stamp]:
@@ -128,21 +133,24 @@ def _stamps(sequences: Iterable[Sequence], mark: Mark) -> list[Stamp]:
 
 def _phases(evidence: Evidence, window: Window, verdict: Verdict) -> tuple[PhaseTime, ...]:
     durations = usable_durations(_reported(evidence), evidence.reported_total_ns)
-    knows_engine = bool(durations) or not _WAITS.isdisjoint(window.marks)
+    knows_wait = not (_WAITS.isdisjoint(durations) and _WAIT_ENDS.isdisjoint(window.marks))
     client = evidence.side is Side.CLIENT
     phases = lay_out(
         window,
         durations,
         delivery=verdict.complete or not evidence.streaming,
         first_token=None if client else _first_token_end(evidence, window),
-        waits_unseen=client and evidence.streaming and not knows_engine,
+        waits_unseen=client and evidence.streaming and not knows_wait,
+        remote=evidence.side in _REMOTE,
     )
     if client and _mostly_buffered(evidence):
         return tuple(_as_estimate(each) if each.phase is Phase.DECODE else each for each in phases)
     return phases
 
 
-_WAITS = frozenset({Mark.QUEUED, Mark.SCHEDULED})
+_WAITS = frozenset({Phase.PREPROCESS, Phase.LOAD, Phase.QUEUE, Phase.PREFILL})
+_WAIT_ENDS = frozenset({Mark.QUEUED, Mark.SCHEDULED})
+_REMOTE = frozenset({Side.CLIENT, Side.PROXY})
 
 
 def _as_estimate(phase: PhaseTime) -> PhaseTime:
@@ -152,12 +160,15 @@ def _as_estimate(phase: PhaseTime) -> PhaseTime:
 
 
 def _reported(evidence: Evidence) -> dict[Phase, int]:
-    """Stated durations: the request's own, else those of the one sequence that stated any."""
-    found: dict[Phase, int] = {}
-    for sequence in evidence.sequences:
-        for phase, ns in sequence.reported.items():
-            found.setdefault(phase, ns)
-    return found | dict(evidence.reported)
+    """Stated durations: the request's own, else those of the sequence that waited least.
+
+    Sequences that could be placed have marks and leave no room for those of others.
+    """
+    if any(each.marks for each in evidence.sequences):
+        return dict(evidence.reported)
+    stated = [each.reported for each in evidence.sequences if each.reported]
+    least = min(stated, key=lambda each: each.get(Phase.QUEUE, 0), default={})
+    return dict(least) | dict(evidence.reported)
 
 
 def _first_token_end(evidence: Evidence, window: Window) -> At | None:
@@ -171,8 +182,16 @@ def _first_token_end(evidence: Evidence, window: Window) -> At | None:
     return end if end.us > first.us else None
 
 
+def _e2e(window: Window | None) -> int | None:
+    if window is None or not (window.arrival_known and window.end_known):
+        return None
+    return window.end.us - window.start.us
+
+
 def _ttft(window: Window | None) -> int | None:
     if window is None or Mark.FIRST_TOKEN not in window.marks:
+        return None
+    if Mark.SENT not in window.marks and not window.arrival_known:
         return None
     sent = window.marks.get(Mark.SENT, window.start)
     return window.marks[Mark.FIRST_TOKEN].us - sent.us
@@ -181,32 +200,37 @@ def _ttft(window: Window | None) -> int | None:
 def _tpot(
     evidence: Evidence, window: Window | None, tokens: Tokens, phases: tuple[PhaseTime, ...]
 ) -> int | None:
-    if evidence.side is Side.CLIENT and _mostly_buffered(evidence):
+    if window is None or (evidence.side is Side.CLIENT and _mostly_buffered(evidence)):
         return None
-    each = [_sequence_tpot(sequence) for sequence in evidence.sequences]
+    each = [_sequence_tpot(sequence, window) for sequence in evidence.sequences]
     known = [value for value in each if value is not None]
     if known:
         return round(sum(known) / len(known))
-    if tokens.output is None or tokens.output < 2 or len(evidence.sequences) > 1:
+    if tokens.output is None or tokens.output < 2 or evidence.expected_sequences > 1:
         return None
     decode = _decode_window(window, phases)
     return None if decode is None else round(decode / (tokens.output - 1))
 
 
-def _decode_window(window: Window | None, phases: tuple[PhaseTime, ...]) -> int | None:
+def _decode_window(window: Window, phases: tuple[PhaseTime, ...]) -> int | None:
     """FIRST_TOKEN to LAST_TOKEN, or the decode an engine stated when there are no such marks."""
-    if window and Mark.FIRST_TOKEN in window.marks and Mark.LAST_TOKEN in window.marks:
+    if Mark.FIRST_TOKEN in window.marks and Mark.LAST_TOKEN in window.marks:
         return window.marks[Mark.LAST_TOKEN].us - window.marks[Mark.FIRST_TOKEN].us
     stated = [each for each in phases if each.phase is Phase.DECODE]
     return stated[0].duration_us if stated else None
 
 
-def _sequence_tpot(sequence: Sequence) -> float | None:
+def _sequence_tpot(sequence: Sequence, window: Window) -> float | None:
+    """Time per token after the first of one sequence, if its stamps lie inside the request."""
     first, last = sequence.marks.get(Mark.FIRST_TOKEN), sequence.marks.get(Mark.LAST_TOKEN)
     tokens = _count(sequence.output_tokens)
-    if first is None or last is None or tokens is None or tokens < 2 or last.at_ns < first.at_ns:
+    if first is None or last is None or tokens is None or tokens < 2:
         return None
-    return (to_us(last.at_ns) - to_us(first.at_ns)) / (tokens - 1)
+    first_us, last_us = to_us(first.at_ns), to_us(last.at_ns)
+    low, high = window.start.us - TOLERANCE_US, window.end.us + TOLERANCE_US
+    if not low <= first_us <= last_us <= high:
+        return None
+    return (last_us - first_us) / (tokens - 1)
 
 
 def _mostly_buffered(evidence: Evidence) -> bool:
@@ -255,18 +279,19 @@ def _has_token(window: Window | None, tokens: Tokens) -> bool:
     return bool(tokens.output) or (window is not None and Mark.FIRST_TOKEN in window.marks)
 
 
-def _parts(evidence: Evidence, phases: tuple[PhaseTime, ...]) -> dict[Part, int]:
+def _parts(
+    evidence: Evidence, phases: tuple[PhaseTime, ...], e2e_us: int | None
+) -> dict[Part, int]:
     """Parts, cut to their phase. A prefill node's KV transfer is counted by the decode node."""
     lengths = {each.phase: each.duration_us for each in phases}
     found = {}
     for part, value in evidence.parts.items():
-        if part is Part.QUEUE_KV_TRANSFER_US and evidence.role == "prefill":
-            continue
-        phase = Phase(part.value.partition(".")[0])
         count = _count(value)
-        if count is not None:
-            cut = part.value.endswith("_us") and phase in lengths
-            found[part] = min(count, lengths[phase]) if cut else count
+        if count is None or (part is Part.QUEUE_KV_TRANSFER_US and evidence.role == "prefill"):
+            continue
+        room = lengths.get(Phase(part.value.partition(".")[0]), e2e_us)
+        is_time = part.value.endswith("_us") and room is not None
+        found[part] = min(count, room or 0) if is_time else count
     return found
 
 
@@ -292,12 +317,15 @@ def _ended_in(evidence: Evidence, window: Window | None, verdict: Verdict) -> Ph
     """The phase that was open when a request did not end well."""
     if verdict.outcome is Outcome.OK or window is None:
         return None
-    ended = bool(_finish_reasons(evidence)) or evidence.ending.end_record
+    reasons = _finish_reasons(evidence)
+    ended = evidence.ending.end_record or (bool(reasons) and ENGINE_FAILURES.isdisjoint(reasons))
     if ended and Mark.LAST_TOKEN in window.marks:
         return Phase.DELIVERY
+    remote = evidence.side in _REMOTE
     for mark, phase in _OPEN_AFTER:
         if mark in window.marks:
-            return phase
-    if evidence.side is Side.CLIENT:
+            waits = evidence.streaming and not remote and window.first_delivered is None
+            return Phase.FIRST_TOKEN if phase is Phase.DECODE and waits else phase
+    if remote:
         return Phase.FIRST_TOKEN if evidence.streaming else None
     return Phase.PREPROCESS

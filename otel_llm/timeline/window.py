@@ -37,6 +37,8 @@ class Window:
     marks: Mapping[Mark, At]
     left_out: frozenset[Mark]
     first_delivered: At | None = None
+    arrival_known: bool = True
+    end_known: bool = True
 
 
 def window_of(marks: Mapping[Mark, Stamp]) -> Window | None:
@@ -62,6 +64,8 @@ def window_of(marks: Mapping[Mark, Stamp]) -> Window | None:
         marks=believed,
         left_out=frozenset(mark for mark in ORDER if mark in usable and mark not in believed),
         first_delivered=delivered and _within(delivered, start.us, end.us),
+        arrival_known=Mark.RECEIVED in usable,
+        end_known=Mark.FINISHED in usable,
     )
 
 

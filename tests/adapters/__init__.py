@@ -1,0 +1,1 @@
+"""Patching libraries, and each engine."""

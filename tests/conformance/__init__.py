@@ -1,0 +1,1 @@
+"""Whole paths through real servers."""

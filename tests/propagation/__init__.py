@@ -1,0 +1,1 @@
+"""Trace context and identity in headers."""

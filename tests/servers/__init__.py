@@ -1,0 +1,1 @@
+"""Server sides: ASGI."""

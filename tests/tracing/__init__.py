@@ -1,0 +1,1 @@
+"""`trace_request`, for engines and clients of one's own."""
