@@ -23,7 +23,7 @@ from otel_llm.timeline import Mark, Outcome, RequestRecorder, Side, Timeline, re
 if TYPE_CHECKING:
     from otel_llm.emit.telemetry import Telemetry
 
-_CURRENT = context_api.create_key("otel_llm.request")
+_CURRENT = context_api.create_key("otel-llm-request")
 
 
 class LiveRequest:

@@ -96,19 +96,20 @@ def traces(
     asyncio.run(sent(engine.url, [Call(CHAT, chat())]))
     found = []
     for call in asyncio.run(sent(engine.url, mixed())):
-        awaited = _both_arrived if call.outcome == "ok" else _arrived
+        awaited = _both_arrived if call.outcome == "ok" else has_server_span
         spans = backend.wait_for(call.trace_id, awaited, timeout=30)
         own = [each for each in spans if each["scope"] == semconv.SCOPE]
         found.append((call, own, [each for each in spans if each["name"] == "llm_request"]))
     return found
 
 
-def _arrived(spans: list[dict[str, Any]]) -> bool:
+def has_server_span(spans: list[dict[str, Any]]) -> bool:
+    """True once the last of our spans to end has arrived."""
     return any(each["scope"] == semconv.SCOPE and each["kind"] == 2 for each in spans)
 
 
 def _both_arrived(spans: list[dict[str, Any]]) -> bool:
-    return _arrived(spans) and any(each["name"] == "llm_request" for each in spans)
+    return has_server_span(spans) and any(each["name"] == "llm_request" for each in spans)
 
 
 def request_span(spans: list[dict[str, Any]]) -> dict[str, Any]:

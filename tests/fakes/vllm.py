@@ -215,7 +215,7 @@ class AsyncLLM:
             num_cached_tokens=self.plan.cached,
         )
 
-    def _reason(self, last: bool) -> str | None:  # noqa: FBT001
+    def _reason(self, last: bool) -> str | None:
         return self.plan.finish_reason if last else None
 
     def _now(self) -> float:
