@@ -16,7 +16,7 @@ from otel_llm import semconv
 from otel_llm.emit.content import content_attributes
 from otel_llm.emit.request import RequestInfo
 from otel_llm.emit.summary import summary_attributes
-from otel_llm.emit.values import cleaned
+from otel_llm.emit.values import Value, cleaned
 from otel_llm.guard import guard
 from otel_llm.timeline import Mark, Outcome, RequestRecorder, Side, Timeline, resolve
 
@@ -132,7 +132,9 @@ class LiveRequest:
         if not self.span.is_recording():
             return
         attributes = summary_attributes(timeline, telemetry.settings)
-        attributes.update(cleaned(self._extra | self._recorded()))
+        if self._extra:
+            attributes.update(cleaned(self._extra))
+        self._add_recorded(attributes)
         self.span.set_attributes(attributes)
         if is_error(timeline, self.recorder.status):
             self.span.set_status(Status(StatusCode.ERROR))
@@ -140,13 +142,14 @@ class LiveRequest:
             self._emit_phases(timeline)
         self.span.end(None if timeline.end_us is None else timeline.end_us * 1000)
 
-    def _recorded(self) -> dict[str, object]:
+    def _add_recorded(self, attributes: dict[str, Value]) -> None:
         recorder = self.recorder
-        return {
-            semconv.ROLE: recorder.role,
-            semconv.ATTEMPTS: recorder.attempts if recorder.attempts > 1 else None,
-            semconv.BUFFERED_CHUNKS: recorder.buffered_chunks,
-        }
+        if recorder.role is not None:
+            attributes[semconv.ROLE] = recorder.role
+        if recorder.attempts > 1:
+            attributes[semconv.ATTEMPTS] = recorder.attempts
+        if recorder.buffered_chunks is not None:
+            attributes[semconv.BUFFERED_CHUNKS] = recorder.buffered_chunks
 
     def _emit_phases(self, timeline: Timeline) -> None:
         tracer = self._telemetry.tracer

@@ -28,6 +28,10 @@ def cleaned(attributes: Mapping[str, object]) -> dict[str, Value]:
 
 def clean_value(raw: object) -> Value | None:
     """*raw* as an attribute value, or None if there is nothing to say."""
+    if raw is None:
+        return None
+    if type(raw) is str:
+        return clean_text(raw)
     if isinstance(raw, Enum):
         raw = raw.value
     if isinstance(raw, bool):

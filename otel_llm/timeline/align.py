@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import isfinite
 
-from otel_llm.clock import Anchor, is_instant
+from otel_llm.clock import YEAR_2200_NS, Anchor, is_instant
 from otel_llm.timeline.evidence import EngineClock, EngineStamps, Sequence, Stamp
 from otel_llm.timeline.marks import Mark, Part, Phase, Source
 
@@ -30,25 +30,32 @@ def aligned(stamps: EngineStamps, anchor: Anchor, until_ns: int | None = None) -
     *until_ns* is the latest that a stamp of our own clock can be, monotonic nanoseconds.
     """
     own = milestones(stamps)
-    placed = {mark: _instant(at, stamps.clock, anchor) for mark, at in own.items()}
-    low = anchor.monotonic_ns if stamps.handed_over_ns is None else stamps.handed_over_ns
-    high = until_ns if stamps.last_seen_ns is None else stamps.last_seen_ns
-    earliest = anchor.instant(low) - TOLERANCE_NS
-    latest = None if high is None else anchor.instant(high) + TOLERANCE_NS
-    same_clock = all(_fits(at, earliest, latest) for at in placed.values())
-    if same_clock:
-        marks = {mark: Stamp(at, Source.REPORTED) for mark, at in placed.items()}
-        reported = {}
-    else:
-        marks = {}
-        reported = _durations(own)
+    marks = _placed(own, stamps, anchor, until_ns)
     return Sequence(
-        marks=marks,
-        reported=reported,
+        marks={} if marks is None else marks,
+        reported=_durations(own) if marks is None else {},
         output_tokens=stamps.output_tokens,
         preemptions=stamps.preemptions,
         finish_reason=stamps.finish_reason,
     )
+
+
+def _placed(
+    own: dict[Mark, float], stamps: EngineStamps, anchor: Anchor, until_ns: int | None
+) -> dict[Mark, Stamp] | None:
+    """The milestones as marks, or None if one of them was read from another clock."""
+    low = anchor.monotonic_ns if stamps.handed_over_ns is None else stamps.handed_over_ns
+    high = until_ns if stamps.last_seen_ns is None else stamps.last_seen_ns
+    earliest = anchor.instant(low) - TOLERANCE_NS
+    latest = YEAR_2200_NS if high is None else anchor.instant(high) + TOLERANCE_NS
+    shift = 0 if stamps.clock is EngineClock.EPOCH_S else anchor.wall_ns - anchor.monotonic_ns
+    marks = {}
+    for mark, at_s in own.items():
+        at_ns = round(at_s * 1e9) + shift
+        if not (earliest <= at_ns <= latest and is_instant(at_ns)):
+            return None
+        marks[mark] = Stamp(at_ns, Source.REPORTED)
+    return marks
 
 
 def milestones(stamps: EngineStamps) -> dict[Mark, float]:
@@ -56,13 +63,13 @@ def milestones(stamps: EngineStamps) -> dict[Mark, float]:
     last = stamps.last_token
     if not happened(last) and happened(stamps.first_token):
         last = stamps.finished
-    values = {
-        Mark.QUEUED: stamps.queued,
-        Mark.SCHEDULED: stamps.scheduled,
-        Mark.FIRST_TOKEN: stamps.first_token,
-        Mark.LAST_TOKEN: last,
-    }
-    return {mark: float(at) for mark, at in values.items() if at is not None and happened(at)}
+    named = (
+        (Mark.QUEUED, stamps.queued),
+        (Mark.SCHEDULED, stamps.scheduled),
+        (Mark.FIRST_TOKEN, stamps.first_token),
+        (Mark.LAST_TOKEN, last),
+    )
+    return {mark: at for mark, at in named if at is not None and happened(at)}
 
 
 def happened(stamp: object) -> bool:
@@ -111,15 +118,6 @@ def _last_token(first: dict[str, float], last: dict[str, float]) -> float | None
     if "first_token" not in first:
         return None
     return last.get("finished") or last.get("token") or last["first_token"]
-
-
-def _instant(at_s: float, clock: EngineClock, anchor: Anchor) -> int:
-    at_ns = round(at_s * 1e9)
-    return at_ns if clock is EngineClock.EPOCH_S else anchor.instant(at_ns)
-
-
-def _fits(at_ns: int, earliest: int, latest: int | None) -> bool:
-    return is_instant(at_ns) and earliest <= at_ns and (latest is None or at_ns <= latest)
 
 
 def _durations(own: dict[Mark, float]) -> dict[Phase, int]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from otel_llm.timeline.gaps import GapSummary
 from otel_llm.timeline.marks import Mark, Outcome, Part, Phase, Side, Source
 
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+
+class Stamp(NamedTuple):
     """An instant on the wall timeline, integer nanoseconds since the Unix epoch."""
 
     at_ns: int
@@ -29,8 +32,7 @@ class EngineClock(Enum):
     EPOCH_S = "epoch_s"
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStamps:
+class EngineStamps(NamedTuple):
     """Milestones of one sequence just as an engine keeps them: seconds, 0.0 or None if never.
 
     `handed_over_ns` and `last_seen_ns` are monotonic nanoseconds of this process around the
@@ -50,19 +52,17 @@ class EngineStamps:
     finish_reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(NamedTuple):
     """One generated sequence on the request's timeline."""
 
-    marks: Mapping[Mark, Stamp] = field(default_factory=dict)
-    reported: Mapping[Phase, int] = field(default_factory=dict)
+    marks: Mapping[Mark, Stamp] = NOTHING
+    reported: Mapping[Phase, int] = NOTHING
     output_tokens: int | None = None
     preemptions: int | None = None
     finish_reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(NamedTuple):
     """Token counts of a request; None where nobody said.
 
     `input` includes cached tokens and `output` includes reasoning tokens.
@@ -75,8 +75,7 @@ class Tokens:
     reasoning: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """What was seen of the end.
 
     `failure` is the verdict of the code that saw an exception or an error event, if any;
@@ -91,6 +90,10 @@ class Ending:
     abandoned: bool = False
     end_record: bool = False
     terminator: bool = False
+
+
+NO_TOKENS = Tokens()
+NO_ENDING = Ending()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class Evidence:
     reported_total_ns: int | None = None
     sequences: tuple[Sequence, ...] = ()
     expected_sequences: int = 1
-    tokens: Tokens = Tokens()
+    tokens: Tokens = NO_TOKENS
     parts: Mapping[Part, int] = field(default_factory=dict)
     gaps: GapSummary | None = None
     role: str | None = None
@@ -117,4 +120,4 @@ class Evidence:
     consumer_stall_ns: int | None = None
     buffered_chunks: int | None = None
     finish_reasons: tuple[str, ...] = ()
-    ending: Ending = Ending()
+    ending: Ending = NO_ENDING

@@ -7,11 +7,12 @@ the length of a stream.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, floor, log
 from statistics import median
+from typing import NamedTuple
 
 STALL_FLOOR_NS = 200_000_000
 STALL_FACTOR = 10
@@ -22,8 +23,7 @@ _GROWTH = log(1.01)
 _NO_GAP = -(10**6)
 
 
-@dataclass(frozen=True, slots=True)
-class GapSummary:
+class GapSummary(NamedTuple):
     """Distribution of the gaps of one stream, whole microseconds.
 
     `p50_us`, `p99_us` and `max_us` are None below two outputs. Percentiles are by nearest rank;
@@ -106,7 +106,7 @@ class OutputTimes:
         rows = [(total // count, count, total) for count, total in self._buckets.values()]
         rows.sort()
         typical = _ranked(rows, 0.5)
-        long = [row for row in rows if _is_stall(row[0], typical)]
+        long = [row for row in rows if row[0] > _stall_limit(typical)]
         return GapSummary(
             outputs=self.outputs,
             p50_us=to_us(typical),
@@ -138,15 +138,14 @@ def exact_summary(gaps_ns: list[int], outputs: int) -> GapSummary:
     if not gaps_ns:
         return GapSummary(outputs=outputs)
     ordered = sorted(gaps_ns)
-    typical = median(ordered)
-    long = [gap for gap in ordered if _is_stall(gap, typical)]
+    stalls = ordered[bisect_right(ordered, _stall_limit(median(ordered))) :]
     return GapSummary(
         outputs=outputs,
         p50_us=to_us(_nearest_rank(ordered, 0.5)),
         p99_us=to_us(_nearest_rank(ordered, 0.99)),
         max_us=to_us(ordered[-1]),
-        stalls=len(long),
-        stall_us=to_us(sum(long)),
+        stalls=len(stalls),
+        stall_us=to_us(sum(stalls)),
     )
 
 
@@ -155,12 +154,13 @@ def to_us(nanoseconds: int) -> int:
     return (nanoseconds + 500) // 1000
 
 
-def _is_stall(gap_ns: int, median_ns: float) -> bool:
-    return gap_ns > max(STALL_FLOOR_NS, STALL_FACTOR * median_ns)
+def _stall_limit(median_ns: float) -> float:
+    """A gap longer than this is a stall, nanoseconds."""
+    return max(STALL_FLOOR_NS, STALL_FACTOR * median_ns)
 
 
 def _differences(stamps: list[int]) -> list[int]:
-    return [max(0, after - before) for before, after in pairwise(stamps)]
+    return [after - before if after > before else 0 for before, after in pairwise(stamps)]
 
 
 def _nearest_rank(ordered: list[int], quantile: float) -> int:

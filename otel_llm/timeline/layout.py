@@ -8,8 +8,8 @@ cut, called estimated, and its raw value kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from otel_llm.timeline.gaps import to_us
 from otel_llm.timeline.marks import Mark, Phase, Source, combined
@@ -19,8 +19,7 @@ LONGEST_US = 366 * 86_400 * 1_000_000
 """No duration beyond a year is believed."""
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseTime:
+class PhaseTime(NamedTuple):
     """One phase: start in microseconds since the epoch, length in whole microseconds.
 
     `reported_us` is what the engine said when that did not fit.
@@ -38,19 +37,16 @@ class PhaseTime:
         return self.start_us + self.duration_us
 
 
-@dataclass(frozen=True, slots=True)
-class Duration:
+class Duration(NamedTuple):
     """A length stated by an engine, or bounded from what it stated."""
 
     us: int
     source: Source = Source.REPORTED
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
+class _Segment(NamedTuple):
     start: At
     end: At
-    until: Mark
     phases: tuple[Phase, ...]
     exact: bool
     """True when both marks of its one slot are known; False when marks between are missing."""
@@ -94,14 +90,44 @@ def lay_out(
     knows nothing of the engine) all the time to the first token is that phase. *remote* says
     that the engine is reached over a network, so that its phases begin later than we sent.
     """
-    laid: list[PhaseTime] = []
     durations = _after_first_token(durations, window, first_token)
-    for segment in _segments(window, first_token, delivery, remote):
-        if waits_unseen and segment.until is Mark.FIRST_TOKEN:
-            laid.append(_from_marks(Phase.FIRST_TOKEN, segment))
-        else:
-            laid.extend(_lay(segment, durations))
+    laid: list[PhaseTime] = []
+    start, near = window.start, not remote
+    pending: list[tuple[Phase, ...]] = []
+    for mark, phases in _SLOTS:
+        at = _end_of_slot(mark, window, first_token)
+        if at is None:
+            if mark not in _NOTHING_HAPPENED:
+                pending.append(phases)
+            continue
+        pending.append(phases if delivery or mark is not Mark.FINISHED else ())
+        if waits_unseen and mark is Mark.FIRST_TOKEN:
+            pending = [(Phase.FIRST_TOKEN,)]
+        segment = _Segment(start, at, sum(pending, ()), len(pending) == 1, near)
+        laid += _lay(segment, durations)
+        start, pending = at, []
+        near = near or mark is not Mark.SENT
     return tuple(laid)
+
+
+_SLOTS = (
+    (Mark.SENT, (Phase.RETRY,)),
+    (Mark.QUEUED, (Phase.PREPROCESS,)),
+    (Mark.SCHEDULED, (Phase.LOAD, Phase.QUEUE)),
+    (Mark.FIRST_TOKEN, (Phase.PREFILL,)),
+    (Mark.FIRST_DELIVERED, (Phase.FIRST_TOKEN,)),
+    (Mark.LAST_TOKEN, (Phase.DECODE,)),
+    (Mark.FINISHED, (Phase.DELIVERY,)),
+)
+"""Which phases end at which mark; where a mark is missing they reach to the next one."""
+_NOTHING_HAPPENED = {Mark.SENT, Mark.FIRST_DELIVERED}
+"""Without these marks their phase did not take place: no retry, no wait for the first delivery."""
+
+
+def _end_of_slot(mark: Mark, window: Window, first_token: At | None) -> At | None:
+    if mark is Mark.FIRST_DELIVERED:
+        return first_token
+    return window.end if mark is Mark.FINISHED else window.marks.get(mark)
 
 
 def _after_first_token(
@@ -115,35 +141,10 @@ def _after_first_token(
     return {**durations, Phase.DECODE: Duration(rest, decode.source)}
 
 
-def _segments(
-    window: Window, first_token: At | None, delivery: bool, remote: bool
-) -> Iterator[_Segment]:
-    marks = window.marks
-    slots: list[tuple[Mark, At | None, tuple[Phase, ...]]] = [
-        (Mark.SENT, marks.get(Mark.SENT), (Phase.RETRY,)),
-        (Mark.QUEUED, marks.get(Mark.QUEUED), (Phase.PREPROCESS,)),
-        (Mark.SCHEDULED, marks.get(Mark.SCHEDULED), (Phase.LOAD, Phase.QUEUE)),
-        (Mark.FIRST_TOKEN, marks.get(Mark.FIRST_TOKEN), (Phase.PREFILL,)),
-        (Mark.FIRST_DELIVERED, first_token, (Phase.FIRST_TOKEN,)),
-        (Mark.LAST_TOKEN, marks.get(Mark.LAST_TOKEN), (Phase.DECODE,)),
-        (Mark.FINISHED, window.end, (Phase.DELIVERY,) if delivery else ()),
-    ]
-    start, near = window.start, not remote
-    pending: list[tuple[Phase, ...]] = []
-    for mark, at, phases in slots:
-        if at is not None or mark not in _NOTHING_HAPPENED:
-            pending.append(phases)
-        if at is not None:
-            yield _Segment(start, at, mark, sum(pending, ()), len(pending) == 1, near)
-            start, pending = at, []
-            near = near or mark is not Mark.SENT
-
-
-_NOTHING_HAPPENED = {Mark.SENT, Mark.FIRST_DELIVERED}
-"""Without these marks their phase did not take place: no retry, no wait for the first delivery."""
-
-
 def _lay(segment: _Segment, durations: Mapping[Phase, Duration]) -> list[PhaseTime]:
+    if not durations:
+        known = segment.exact and segment.phases
+        return [_from_marks(segment.phases[-1], segment)] if known else []
     stated = {phase: durations[phase] for phase in segment.phases if phase in durations}
     bare = [phase for phase in segment.phases if phase not in stated and phase is not Phase.LOAD]
     if segment.exact and not stated:

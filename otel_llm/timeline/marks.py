@@ -22,6 +22,9 @@ class Mark(Enum):
     FINISHED = 6
     FIRST_DELIVERED = 7
 
+    # Members are single objects; the default hashes a name in Python on every look-up.
+    __hash__ = object.__hash__
+
 
 class Phase(StrEnum):
     """A stretch of a request; phases follow each other in this order and never overlap."""

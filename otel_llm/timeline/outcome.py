@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from otel_llm.timeline.evidence import Ending
 from otel_llm.timeline.marks import Outcome
@@ -16,8 +16,7 @@ ENGINE_FAILURES = frozenset({"abort", "error"})
 """Finish reasons that are failures dressed as an answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """`error_type` is absent exactly when the outcome is ok or abandoned."""
 
     outcome: Outcome

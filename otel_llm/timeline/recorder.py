@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from otel_llm.clock import SYSTEM_CLOCK, Anchor, Clock
 from otel_llm.timeline.align import aligned
@@ -49,8 +48,8 @@ class RequestRecorder:
         self._marks = {Mark.RECEIVED: Stamp(self.anchor.wall_ns)}
         self._reported: dict[Phase, int] = {}
         self._parts: dict[Part, int] = {}
-        self.tokens = Tokens()
-        self._ending = Ending()
+        self._tokens: dict[str, int] = {}
+        self._ending: dict[str, Any] = {}
 
     def mark(self, mark: Mark, at_ns: int | None = None, source: Source = Source.OBSERVED) -> None:
         """Record that *mark* happened at *at_ns* (default now); a mark given again moves."""
@@ -70,19 +69,18 @@ class RequestRecorder:
         self._parts[part] = value
 
     def usage(self, **counts: int | None) -> None:
-        """Record token counts; later values replace earlier ones, None leaves them."""
-        given = {name: count for name, count in counts.items() if count is not None}
-        self.tokens = replace(self.tokens, **given)
+        """Record token counts (fields of `Tokens`); later values win, None leaves what was."""
+        self._tokens.update({name: count for name, count in counts.items() if count is not None})
 
-    def ending(self, **seen: object) -> None:
+    def ending(self, **seen: Any) -> None:
         """Record what was seen of the end (fields of `Ending`).
 
         The first failure stays, and of a failure and a peer that left the earlier one: an
         exception because the peer has gone is no failure, and leaving after one explains nothing.
         """
-        if self._ending.failure is not None or self._ending.peer_gone:
+        if "failure" in self._ending or "peer_gone" in self._ending:
             seen = {key: value for key, value in seen.items() if key not in _FIRST_ONLY}
-        self._ending = replace(self._ending, **seen)  # type: ignore[arg-type]
+        self._ending.update(seen)
 
     def fail(self, outcome: Outcome, error_type: str | None) -> None:
         """Record a failure and its low-cardinality type."""
@@ -91,13 +89,18 @@ class RequestRecorder:
     @property
     def status(self) -> int | None:
         """The HTTP status that was seen, or None."""
-        return self._ending.status
+        return self._ending.get("status")
 
     def lane(self) -> OutputTimes:
         """A new series of output times; one for each sequence that is watched."""
         lane = OutputTimes()
         self.lanes.append(lane)
         return lane
+
+    @property
+    def tokens(self) -> Tokens:
+        """The token counts recorded here; those of engine calls are not among them."""
+        return Tokens(**self._tokens)
 
     @property
     def has_output(self) -> bool:
@@ -122,7 +125,7 @@ class RequestRecorder:
             consumer_stall_ns=self.consumer_stall_ns,
             buffered_chunks=self.buffered_chunks,
             finish_reasons=self.finish_reasons,
-            ending=self._ending,
+            ending=Ending(**self._ending),
         )
 
     def _all_marks(self) -> dict[Mark, Stamp]:
@@ -145,16 +148,18 @@ class RequestRecorder:
         return tuple(aligned(each, self.anchor, until) for each in stamps)
 
     def _all_tokens(self) -> Tokens:
-        """Recorded counts; those nobody recorded are summed over the calls that know them."""
-        said = [call.tokens() for call in self.calls]
-        counts = {}
-        for field in fields(Tokens):
-            count = getattr(self.tokens, field.name)
-            known = [n for each in said if (n := getattr(each, field.name)) is not None]
-            if count is None and known and len(known) == len(said):
-                count = sum(known)
-            counts[field.name] = count
-        return Tokens(**counts)
+        """Recorded counts; those nobody recorded are summed over the calls if all know them."""
+        own = self.tokens
+        if not self.calls:
+            return own
+        said = zip(*(call.tokens() for call in self.calls), strict=True)
+        return Tokens(*map(_own_or_sum, own, said))
+
+
+def _own_or_sum(own: int | None, said: tuple[int | None, ...]) -> int | None:
+    if own is not None or None in said:
+        return own
+    return sum(count for count in said if count is not None)
 
 
 _FIRST_ONLY = frozenset({"failure", "error_type", "peer_gone"})

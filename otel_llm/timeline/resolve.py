@@ -103,6 +103,8 @@ def merged_marks(evidence: Evidence) -> dict[Mark, Stamp]:
     what comes from theirs is an estimate of the request's.
     """
     marks = dict(evidence.marks)
+    if len(evidence.sequences) == evidence.expected_sequences == 1:
+        return marks | dict(evidence.sequences[0].marks)
     ran = [each for each in evidence.sequences if Mark.SCHEDULED in each.marks]
     partly = 0 < len(ran) < evidence.expected_sequences
     queue = _stamps(evidence.sequences, Mark.QUEUED)

@@ -8,7 +8,7 @@ most a millisecond is moved there and called estimated, anything else is left ou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from otel_llm.clock import is_instant
 from otel_llm.timeline.evidence import Stamp
@@ -20,16 +20,14 @@ ORDER = (Mark.SENT, Mark.QUEUED, Mark.SCHEDULED, Mark.FIRST_TOKEN, Mark.LAST_TOK
 _WEIGHT = {Source.OBSERVED: 4, Source.REPORTED: 3, Source.DERIVED: 2, Source.ESTIMATED: 1}
 
 
-@dataclass(frozen=True, slots=True)
-class At:
+class At(NamedTuple):
     """A believed instant: whole microseconds since the Unix epoch."""
 
     us: int
     source: Source
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """The request's bounds and the marks between them, in legal order."""
 
     start: At
@@ -51,22 +49,39 @@ def window_of(marks: Mapping[Mark, Stamp]) -> Window | None:
     if not usable:
         return None
     start, end = _bounds(usable)
-    inside = {}
-    for mark in ORDER:
-        if mark in usable and (at := _within(usable[mark], start.us, end.us)) is not None:
-            inside[mark] = at
-    kept = _in_order(inside)
-    believed = _with_neighbours(inside, kept, start, end)
+    given = [mark for mark in ORDER if mark in usable]
+    believed = {mark: usable[mark] for mark in given}
+    if not _is_sound(believed, start, end):
+        believed = _believable(believed, start, end)
     delivered = usable.get(Mark.FIRST_DELIVERED)
     return Window(
         start=start,
         end=end,
         marks=believed,
-        left_out=frozenset(mark for mark in ORDER if mark in usable and mark not in believed),
+        left_out=frozenset(given).difference(believed),
         first_delivered=delivered and _within(delivered, start.us, end.us),
         arrival_known=Mark.RECEIVED in usable,
         end_known=Mark.FINISHED in usable,
     )
+
+
+def _is_sound(given: Mapping[Mark, At], start: At, end: At) -> bool:
+    """True when every mark lies in the request and after the one before it."""
+    before = start.us
+    for at in given.values():
+        if at.us < before:
+            return False
+        before = at.us
+    return before <= end.us
+
+
+def _believable(given: Mapping[Mark, At], start: At, end: At) -> dict[Mark, At]:
+    inside = {
+        mark: moved
+        for mark, at in given.items()
+        if (moved := _within(at, start.us, end.us)) is not None
+    }
+    return _with_neighbours(inside, _in_order(inside), start, end)
 
 
 def _bounds(usable: Mapping[Mark, At]) -> tuple[At, At]:

@@ -7,6 +7,9 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
+from otel_llm.emit.live import current_request
+from otel_llm.testing import ManualClock
+
 Message = MutableMapping[str, Any]
 App = Callable[..., Awaitable[None]]
 CHAT = "/v1/chat/completions"
@@ -114,3 +117,23 @@ def replies(*messages: Message) -> App:
 def streams(*chunks: bytes, kind: str = "text/event-stream") -> App:
     """An application that streams these chunks and an empty last one."""
     return replies(start(kind=kind), *map(chunk, chunks), chunk(more=False))
+
+
+def generates(clock: ManualClock, *chunks: bytes, reason: str | None = "stop") -> App:
+    """An application whose engine makes an output every 10 ms and sends a chunk for each."""
+
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        live = current_request()
+        assert live is not None
+        lane = live.recorder.lane()
+        await send(start(kind="text/event-stream"))
+        for data in chunks:
+            clock.advance(0.010)
+            lane.stamps.append(clock.monotonic_ns())
+            await send(chunk(data))
+        if reason is not None:
+            live.recorder.finish_reasons = (reason,)
+        await send(chunk(more=False))
+
+    return app
