@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from otel_llm._version import __version__
-    from otel_llm.api import trace_request
+    from otel_llm.api import InferenceMiddleware, trace_request
     from otel_llm.config import instrument, uninstrument
     from otel_llm.errors import (
         ConfigurationError,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         OtelLLMError,
         UnsupportedEngineError,
     )
-    from otel_llm.servers.asgi import InferenceMiddleware
     from otel_llm.setup import configure
     from otel_llm.timeline import Mark, Outcome, Part, Phase, Side
     from otel_llm.tracing import TracedRequest
@@ -55,7 +54,7 @@ _HOME = {
     "uninstrument": "config",
     "trace_request": "api",
     "TracedRequest": "tracing",
-    "InferenceMiddleware": "servers.asgi",
+    "InferenceMiddleware": "api",
 } | dict.fromkeys(("Mark", "Outcome", "Part", "Phase", "Side"), "timeline")
 
 

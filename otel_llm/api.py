@@ -1,4 +1,4 @@
-"""`trace_request`, on the telemetry that is in force in this process."""
+"""`trace_request` and the middleware, on the telemetry that is in force in this process."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Mapping
 
 from opentelemetry import context as context_api
 
-from otel_llm.config import RUNTIME, Settings
+from otel_llm.config import RUNTIME
 from otel_llm.emit.live import LiveRequest
 from otel_llm.emit.request import RequestInfo
+from otel_llm.emit.telemetry import Telemetry
 from otel_llm.emit.values import cleaned
 from otel_llm.errors import ConfigurationError
-from otel_llm.propagation.headers import Carrier, extract
+from otel_llm.propagation.headers import Carrier, extract, normalised
+from otel_llm.propagation.identity import identity
+from otel_llm.servers import asgi
 from otel_llm.timeline import Side
 from otel_llm.tracing import TracedRequest
 
@@ -23,6 +26,8 @@ def trace_request(
     provider: str,
     side: Side | str = Side.ENGINE,
     carrier: Carrier = None,
+    server_address: str | None = None,
+    server_port: int | None = None,
     attributes: Mapping[str, object] | None = None,
 ) -> TracedRequest:
     """The request span of an engine or client of one's own, as a `with` or `async with` block.
@@ -32,7 +37,10 @@ def trace_request(
         model: The model that is asked; None if it is not known.
         provider: `gen_ai.provider.name`: the engine or service that answers.
         side: From where the request is seen: `client`, `proxy`, `server` or `engine`.
-        carrier: Incoming headers to take the parent from; the current span by default.
+        carrier: Incoming headers to take the parent and the identity keys from; the current span
+            is the parent by default.
+        server_address: Host that is called, or that answers.
+        server_port: Its port.
         attributes: Further attributes, seen by samplers.
 
     Raises:
@@ -44,19 +52,55 @@ def trace_request(
         raise ConfigurationError(
             f"side is {side!r}; it must be one of: {', '.join(Side)}"
         ) from None
-    info = RequestInfo(
-        operation=operation,
-        provider=provider,
-        model=model,
-        attributes=cleaned(attributes or {}),
-    )
+    given = cleaned(attributes or {})
 
     def start() -> LiveRequest | None:
-        if Settings.from_environment().disabled:
+        settings = RUNTIME.settings
+        if settings.disabled:
             return None
         parent = context_api.get_current()
         if carrier is not None:
             parent = extract(carrier, parent)
+            given.update(identity(settings.context_keys, normalised(carrier), parent))
+        info = RequestInfo(
+            operation=operation,
+            provider=provider,
+            model=model,
+            server_address=server_address,
+            server_port=server_port,
+            attributes=given,
+        )
         return RUNTIME.current().start(info, seen_from, parent=parent)
 
     return TracedRequest(start)
+
+
+class InferenceMiddleware(asgi.InferenceMiddleware):
+    """ASGI middleware on the telemetry in force in this process, with the environment's settings.
+
+    Args:
+        app: The ASGI application.
+        provider: `gen_ai.provider.name`: the engine that answers.
+        telemetry: Other telemetry than that of `configure` or `instrument`.
+        settings: Other settings than the environment's.
+    """
+
+    def __init__(
+        self,
+        app: asgi.App,
+        *,
+        provider: str = "unknown",
+        telemetry: Telemetry | None = None,
+        settings: asgi.ServerSettings | None = None,
+    ) -> None:
+        if settings is None:
+            settings = asgi.ServerSettings(
+                provider=provider,
+                trust_remote=RUNTIME.settings.trust_remote,
+                context_keys=RUNTIME.settings.context_keys,
+            )
+        super().__init__(app, telemetry or _in_force, settings)
+
+
+def _in_force() -> Telemetry | None:
+    return None if RUNTIME.settings.disabled else RUNTIME.current()

@@ -26,7 +26,7 @@ from otel_llm.servers.asgi import ServerSettings
 _log = logging.getLogger("otel_llm")
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _TRUE = frozenset({"1", "true", "yes", "on"})
-_FALSE = frozenset({"", "0", "false", "no", "off"})
+_FALSE = frozenset({"0", "false", "no", "off"})
 _CAPTURES = {"span_only": True, "span_and_event": True, "event_only": False, "no_content": False}
 
 
@@ -70,10 +70,10 @@ def _emit_settings(env: Mapping[str, str]) -> EmitSettings:
 
 
 def _flag(env: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = env.get(name)
-    if text is None:
-        return default
+    text = env.get(name, "")
     value = text.strip().lower()
+    if not value:
+        return default
     if value in _TRUE:
         return True
     if value in _FALSE:
@@ -92,6 +92,8 @@ def _number(env: Mapping[str, str], name: str, *, default: int) -> int:
 
 def _captures(env: Mapping[str, str]) -> bool:
     value = env.get(CAPTURE, "").strip().lower()
+    if "event" in value:
+        _log.warning("%s is %s; content is written on spans only, not as events", CAPTURE, value)
     if value in _CAPTURES:
         return _CAPTURES[value]
     return _flag({CAPTURE: value}, CAPTURE, default=False)
@@ -103,11 +105,24 @@ class Runtime:
     def __init__(self) -> None:
         self.telemetry: Telemetry | None = None
         self.patches: dict[str, Patches] = {}
+        self._settings: Settings | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """The environment's settings, read once."""
+        if self._settings is None:
+            self._settings = Settings.from_environment()
+        return self._settings
+
+    def reset(self) -> None:
+        """Forget telemetry and settings; patches stay as they are."""
+        self.telemetry = None
+        self._settings = None
 
     def current(self) -> Telemetry:
         """The telemetry in force, made on the global providers when nothing was set up."""
         if self.telemetry is None:
-            self.telemetry = Telemetry(settings=Settings.from_environment().emit)
+            self.telemetry = Telemetry(settings=self.settings.emit)
         return self.telemetry
 
 
@@ -172,4 +187,4 @@ def uninstrument(engines: Iterable[str] | None = None) -> None:
         if patches is not None:
             patches.undo()
     if not RUNTIME.patches:
-        RUNTIME.telemetry = None
+        RUNTIME.reset()

@@ -17,8 +17,6 @@ SCOPE: Final = "otel_llm"
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
 REQUEST_MODEL: Final = "gen_ai.request.model"
-RESPONSE_MODEL: Final = "gen_ai.response.model"
-RESPONSE_ID: Final = "gen_ai.response.id"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 REQUEST_STREAM: Final = "gen_ai.request.stream"
 CHOICE_COUNT: Final = "gen_ai.request.choice.count"
@@ -35,7 +33,6 @@ INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 CACHE_READ_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
 REASONING_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
-TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
 INPUT_MESSAGES: Final = "gen_ai.input.messages"
 OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105
@@ -53,14 +50,12 @@ LATENCY_ALIASES: Final = {
 ERROR_TYPE: Final = "error.type"
 SERVER_ADDRESS: Final = "server.address"
 SERVER_PORT: Final = "server.port"
-CLIENT_ADDRESS: Final = "client.address"
 HTTP_METHOD: Final = "http.request.method"
 HTTP_STATUS: Final = "http.response.status_code"
 HTTP_ROUTE: Final = "http.route"
 URL_PATH: Final = "url.path"
 URL_SCHEME: Final = "url.scheme"
 NETWORK_PROTOCOL_VERSION: Final = "network.protocol.version"
-SERVICE_VERSION: Final = "service.version"
 
 # --- otel_llm: identity -------------------------------------------------------------------
 SIDE: Final = "otel_llm.side"
@@ -71,9 +66,6 @@ PRIORITY: Final = "otel_llm.request.priority"
 REQUEST_ID: Final = "otel_llm.request.id"
 REPLICA: Final = "otel_llm.replica"
 ROLE: Final = "otel_llm.role"
-ENGINE_VERSION: Final = "otel_llm.engine.version"
-INPUT_IMAGES: Final = "otel_llm.input.images"
-INPUT_AUDIO: Final = "otel_llm.input.audio"
 
 # --- otel_llm: the summary (integers) -----------------------------------------------------
 E2E_US: Final = "otel_llm.e2e_us"
@@ -96,7 +88,6 @@ ATTEMPTS: Final = "otel_llm.attempts"
 PREEMPTIONS: Final = "otel_llm.preemptions"
 SOURCES: Final = "otel_llm.sources"
 ENDED_IN: Final = "otel_llm.ended_in"
-BATCH_UNTRACED: Final = "otel_llm.batch.untraced"
 PHASE_SOURCE: Final = "otel_llm.phase.source"
 PHASE: Final = "phase"
 
@@ -165,8 +156,6 @@ class Vocabulary:
     schema_url: str
     cache_write_tokens: str
     client_duration: str
-    client_first_chunk: str
-    client_chunk_gap: str
     token_usage: str | None
     input_token_usage: str | None = None
     output_token_usage: str | None = None
@@ -178,8 +167,6 @@ V1_41: Final = Vocabulary(
     schema_url="https://opentelemetry.io/schemas/1.41.0",
     cache_write_tokens="gen_ai.usage.cache_creation.input_tokens",
     client_duration="gen_ai.client.operation.duration",
-    client_first_chunk="gen_ai.client.operation.time_to_first_chunk",
-    client_chunk_gap="gen_ai.client.operation.time_per_output_chunk",
     token_usage="gen_ai.client.token.usage",  # noqa: S106
 )
 GENAI_MAIN: Final = Vocabulary(
@@ -187,8 +174,6 @@ GENAI_MAIN: Final = Vocabulary(
     schema_url="https://opentelemetry.io/schemas/gen-ai/1.42.0",
     cache_write_tokens="gen_ai.usage.cache_write.input_tokens",
     client_duration="gen_ai.client.inference.duration",
-    client_first_chunk="gen_ai.client.inference.time_to_first_chunk",
-    client_chunk_gap="gen_ai.client.inference.time_per_output_chunk",
     token_usage=None,
     input_token_usage="gen_ai.client.inference.operation.input_tokens",  # noqa: S106
     output_token_usage="gen_ai.client.inference.operation.output_tokens",  # noqa: S106

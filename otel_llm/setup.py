@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
 
 from otel_llm import config
 from otel_llm.emit.settings import Redact
 from otel_llm.errors import ConfigurationError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.sdk.trace.sampling import Sampler
 
+_log = logging.getLogger("otel_llm")
 PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
 
 
@@ -57,6 +60,9 @@ def configure(
     """
     if config.Settings.from_environment().disabled:
         return
+    if config.RUNTIME.telemetry is not None:
+        _log.warning("configure() was called again and changes nothing; call uninstrument() first")
+        return
     tracer_provider, meter_provider = providers(
         endpoint=endpoint,
         protocol=protocol,
@@ -86,7 +92,7 @@ def providers(
     head: Sampler | None = None,
     metrics: bool = True,
     environ: Mapping[str, str] | None = None,
-) -> tuple[TracerProvider, MeterProvider | None]:
+) -> tuple[TracerProvider, MeterProvider]:
     """A tracer provider and, unless switched off, a meter provider that export by OTLP.
 
     *environ* stands for the environment where exporters are chosen and addressed: a host may
@@ -106,16 +112,16 @@ def providers(
         exporter = _span_exporter(*_target("traces", protocol, endpoint, env))
         tracer_provider.add_span_processor(BatchSpanProcessor(SafeSpanExporter(exporter)))
     if not metrics or env.get("OTEL_METRICS_EXPORTER", "otlp") == "none":
-        return tracer_provider, None
+        return tracer_provider, NoOpMeterProvider()
     return tracer_provider, _meter_provider(described, *_target("metrics", protocol, endpoint, env))
 
 
 def _meter_provider(resource: Resource, protocol: str, url: str | None) -> MeterProvider:
-    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
     reader = PeriodicExportingMetricReader(_metric_exporter(protocol, url))
-    return MeterProvider([reader], resource=resource)
+    return SdkMeterProvider([reader], resource=resource)
 
 
 def _resource(service_name: str | None, attributes: Mapping[str, str] | None) -> Resource:
@@ -185,9 +191,8 @@ def _missing(protocol: str) -> MissingDependencyError:
     return MissingDependencyError(f"opentelemetry-exporter-otlp-proto-{kind}", extra=extra)
 
 
-def _set_global(tracer_provider: TracerProvider, meter_provider: MeterProvider | None) -> None:
+def _set_global(tracer_provider: TracerProvider, meter_provider: MeterProvider) -> None:
     from opentelemetry import metrics, trace
 
     trace.set_tracer_provider(tracer_provider)
-    if meter_provider is not None:
-        metrics.set_meter_provider(meter_provider)
+    metrics.set_meter_provider(meter_provider)

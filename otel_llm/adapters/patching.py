@@ -15,7 +15,7 @@ import wrapt
 
 from otel_llm.guard import guard
 
-_MARK = "__otel_llm_patch__"
+_MARK = "__otel_llm_patch_"
 
 
 @dataclass(slots=True)
@@ -27,10 +27,11 @@ class _Replaced:
 
 
 class Patches:
-    """The replacements of one adapter."""
+    """The replacements of one adapter, told apart from those of others by *name*."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.active = True
+        self._mark = f"{_MARK}{name}"
         self._replaced: list[_Replaced] = []
 
     def when_imported(self, module: str, patch: Callable[[Any], None]) -> None:
@@ -48,16 +49,16 @@ class Patches:
             wrapt.register_post_import_hook(apply, module)
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> bool:
-        """Replace `owner.name` by `make(original)`, once; False if it is missing or ours already.
+        """Replace `owner.name` by `make(original)`, once; False if it is missing or done already.
 
         Only an attribute that *owner* itself defines is replaced, so that a class and its
         subclass are never both wrapped for one call.
         """
         original = vars(owner).get(name)
-        if original is None or getattr(original, _MARK, False):
+        if original is None or hasattr(original, self._mark):
             return False
         replacement = make(original)
-        setattr(replacement, _MARK, True)
+        setattr(replacement, self._mark, True)
         setattr(owner, name, replacement)
         self._replaced.append(_Replaced(owner, name, original, replacement))
         return True

@@ -34,7 +34,7 @@ class VllmAdapter:
 
     def install(self, host: Host) -> Patches:
         """Patch vLLM and FastAPI as they are imported."""
-        patches = Patches()
+        patches = Patches(PROVIDER)
         patches.when_imported(
             "vllm.v1.engine.async_llm",
             lambda module: _patch_engine(module.AsyncLLM, patches),
@@ -84,6 +84,10 @@ def _add_middleware(app: Any, host: Host) -> None:
     app.user_middleware.insert(0, ours)
 
 
+def _is_ours(middleware: Any) -> bool:
+    return isinstance(middleware, type) and issubclass(middleware, InferenceMiddleware)
+
+
 def _serves_vllm(app: Any) -> bool:
     """By the engine in the application's state, or its arguments where the stack is built early."""
     state = app.state
@@ -115,8 +119,8 @@ def _patch_engine(async_llm: Any, patches: Patches) -> None:
             with guard("vllm.generate"):
                 given = dict(zip(parameters[1:], args, strict=False)) | kwargs
                 call = _begin(live, given)
-                watch = _watch if call.expected == 1 else _watch_several
-                return watch(inner, live, call)
+                several = call.expected > 1 or call.texts is not None
+                return (_watch_several if several else _watch)(inner, live, call)
             return inner
 
         return generate
@@ -132,13 +136,23 @@ class VllmCall:
     final output of several sequences it is that of whichever finished last.
     """
 
-    __slots__ = ("_counted", "_metrics", "_reasons", "delta", "expected", "handed_over_ns", "last")
+    __slots__ = (
+        "_counted",
+        "_metrics",
+        "_reasons",
+        "delta",
+        "expected",
+        "handed_over_ns",
+        "last",
+        "texts",
+    )
 
     def __init__(self, expected: int, handed_over_ns: int, *, delta: bool) -> None:
         self.expected = expected
         self.delta = delta
         self.handed_over_ns = handed_over_ns
         self.last: Any = None
+        self.texts: dict[int, str] | None = None
         self._metrics: dict[int, Any] = {}
         self._reasons: dict[int, str] = {}
         self._counted: dict[int, int] = {}
@@ -153,6 +167,9 @@ class VllmCall:
             self._counted[each.index] = before + len(each.token_ids)
             if each.finish_reason is not None:
                 self._reasons[each.index] = each.finish_reason
+            if self.texts is not None:
+                before_text = self.texts.get(each.index, "") if self.delta else ""
+                self.texts[each.index] = before_text + each.text
 
     def stamps(self) -> list[EngineStamps]:
         """The stamps of each sequence seen, as vLLM has them now."""
@@ -164,6 +181,17 @@ class VllmCall:
         return [
             self._stamps(self._metrics.get(index), count, self._reasons.get(index))
             for index, count in sorted(self._counted.items())
+        ]
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The answers kept so far, in the conventions' form."""
+        return [
+            {
+                "role": "assistant",
+                "parts": [{"type": "text", "content": text}],
+                "finish_reason": self._reasons.get(index),
+            }
+            for index, text in sorted((self.texts or {}).items())
         ]
 
     def tokens(self) -> Tokens:
@@ -197,6 +225,8 @@ def _begin(live: LiveRequest, given: dict[str, Any]) -> VllmCall:
     params = given.get("sampling_params")
     delta = getattr(getattr(params, "output_kind", None), "name", None) == "DELTA"
     call = VllmCall(max(1, getattr(params, "n", None) or 1), now, delta=delta)
+    if live.captures_content:
+        call.texts = {}
     recorder.calls.append(call)
     recorder.expected_sequences += call.expected
     if len(recorder.calls) == 1:
@@ -236,7 +266,7 @@ async def _watch(
 async def _watch_several(
     inner: AsyncGenerator[Any, None], live: LiveRequest, call: VllmCall
 ) -> AsyncGenerator[Any, None]:
-    """Pass outputs of several sequences through, keeping the latest of each."""
+    """Pass outputs of several sequences through, and of one whose answer is to be written."""
     lanes: defaultdict[int, OutputTimes] = defaultdict(live.recorder.lane)
     clock = live.recorder.clock.monotonic_ns
     try:
@@ -248,6 +278,8 @@ async def _watch_several(
                 if len(lane.stamps) >= FOLD_AT:
                     lane.fold()
             call.keep(output)
+            if output.finished and call.texts is not None:
+                live.content(semconv.OUTPUT_MESSAGES, call.messages())
             yield output
     except BaseException as error:
         _failed(live, error)

@@ -52,9 +52,6 @@ class Instruments:
         self._client_duration = seconds(
             vocabulary.client_duration, semconv.DURATION_BUCKETS, "Call to end of reply."
         )
-        self._client_ttft = seconds(
-            vocabulary.client_first_chunk, semconv.DURATION_BUCKETS, "Sent to first chunk."
-        )
         self._phase = seconds(
             semconv.PHASE_DURATION, semconv.PHASE_BUCKETS, "How long one phase took."
         )
@@ -81,7 +78,7 @@ class Instruments:
         """The model as a metric attribute: only names that ever worked, and not too many."""
         if model is None or model in self._models:
             return model
-        if outcome is Outcome.REJECTED or len(self._models) >= MOST_MODELS:
+        if outcome is not Outcome.OK or len(self._models) >= MOST_MODELS:
             return OTHER
         self._models.add(model)
         return model
@@ -105,7 +102,6 @@ class Instruments:
             attributes[semconv.SERVER_ADDRESS] = info.server_address
         if info.server_port is not None:
             attributes[semconv.SERVER_PORT] = info.server_port
-        _record(self._client_ttft, timeline.ttft_us, attributes, context)
         self._record_tokens(timeline, attributes, context)
         _record(self._client_duration, timeline.e2e_us, _failed(attributes, timeline), context)
 

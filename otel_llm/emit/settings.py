@@ -17,8 +17,7 @@ class EmitSettings:
 
     `phase_spans` writes the `llm.<phase>` view; `latency_aliases` adds vLLM's and SGLang's
     `gen_ai.latency.*` names in seconds. Content is written only with `capture_content`, after
-    `redact`, and cut to `content_limit` characters. `chunk_gap_metric` adds the conventions' one
-    record per chunk, which costs several microseconds for each.
+    `redact`, and cut to `content_limit` characters.
     """
 
     vocabulary: Vocabulary = V1_41
@@ -27,4 +26,3 @@ class EmitSettings:
     capture_content: bool = False
     content_limit: int = 32_768
     redact: Redact | None = None
-    chunk_gap_metric: bool = False

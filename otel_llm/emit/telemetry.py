@@ -54,6 +54,7 @@ class Telemetry:
         )
         self._open: weakref.WeakSet[LiveRequest] = weakref.WeakSet()
         _alive.add(self)
+        _finish_at_exit()
 
     def start(
         self,
@@ -118,8 +119,12 @@ def _start_attributes(info: RequestInfo, side: Side) -> dict[str, Value]:
 _alive: weakref.WeakSet[Telemetry] = weakref.WeakSet()
 
 
-@atexit.register
 def _finish_all() -> None:
-    """Runs before the SDK's own exit handlers, which were registered earlier and flush."""
     for telemetry in list(_alive):
         telemetry.finish_open()
+
+
+def _finish_at_exit() -> None:
+    """Run before the exit handlers of providers, which flush; the last registered runs first."""
+    atexit.unregister(_finish_all)
+    atexit.register(_finish_all)

@@ -59,13 +59,20 @@ def injected(context: Context) -> dict[str, str]:
     return {name.lower(): value for name, value in carrier.items()}
 
 
+CONTEXT_HEADERS = frozenset({b"traceparent", b"tracestate"})
+"""Headers of a trace; they are replaced together or not at all."""
+UNTRUSTED_HEADERS = CONTEXT_HEADERS | {b"baggage"}
+
+
 def replaced(
-    headers: Iterable[tuple[bytes, bytes]], fields: Mapping[str, str]
+    headers: Iterable[tuple[bytes, bytes]],
+    fields: Mapping[str, str],
+    without: frozenset[bytes] = CONTEXT_HEADERS,
 ) -> list[tuple[bytes, bytes]]:
-    """ASGI *headers* with each of *fields* once, and no older value of any of them."""
+    """ASGI *headers* with each of *fields* once, no older value of any, and none of *without*."""
     encoded = {name.encode("latin-1"): value.encode("latin-1") for name, value in fields.items()}
-    kept = [(name, value) for name, value in headers if name.lower() not in encoded]
-    return [*kept, *encoded.items()]
+    gone = without.union(encoded)
+    return [*(each for each in headers if each[0].lower() not in gone), *encoded.items()]
 
 
 _LISTS = frozenset({"baggage", "tracestate"})

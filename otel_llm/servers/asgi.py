@@ -24,7 +24,14 @@ from otel_llm.emit.request import RequestInfo, request_parameters
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.emit.values import Value, as_text, clean_text
 from otel_llm.guard import guard
-from otel_llm.propagation.headers import extract, injected, normalised, replaced
+from otel_llm.propagation.headers import (
+    CONTEXT_HEADERS,
+    UNTRUSTED_HEADERS,
+    extract,
+    injected,
+    normalised,
+    replaced,
+)
 from otel_llm.propagation.identity import IdentityKey, identity
 from otel_llm.servers.body import BodyAhead, Message, Receive, Scope, Send
 from otel_llm.servers.routes import Route, route_of
@@ -54,18 +61,18 @@ class InferenceMiddleware:
 
     Args:
         app: The ASGI application.
-        telemetry: Where spans and metrics go, or a callable that gives it at the first request.
+        telemetry: Where spans and metrics go, or a callable that says so at each request.
         settings: How requests that arrive are treated.
     """
 
     def __init__(
         self,
         app: App,
-        telemetry: Telemetry | Callable[[], Telemetry | None] | None = None,
+        telemetry: Telemetry | Callable[[], Telemetry | None],
         settings: ServerSettings | None = None,
     ) -> None:
         self.app = app
-        self._telemetry = telemetry if telemetry is not None else Telemetry()
+        self._telemetry = telemetry
         self._settings = settings or ServerSettings()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -146,7 +153,9 @@ class _Exchange:
             live.content(semconv.INPUT_MESSAGES, _messages(body))
         if not (self.settings.inject or "traceparent" in headers):
             return scope
-        return {**scope, "headers": replaced(scope.get("headers", ()), injected(live.context))}
+        strange = CONTEXT_HEADERS if self.settings.trust_remote else UNTRUSTED_HEADERS
+        passed = replaced(scope.get("headers", ()), injected(live.context), strange)
+        return {**scope, "headers": passed}
 
     def _server_context(self, scope: Scope, remote: Context, body: dict[str, Any]) -> Context:
         """The context of the SERVER span: somebody else's that is current, else ours."""
@@ -156,11 +165,11 @@ class _Exchange:
             return current
         caller = trace.get_current_span(remote).get_span_context()
         links = []
-        if not self.settings.trust_remote and caller.is_valid:
-            remote = trace.set_span_in_context(trace.INVALID_SPAN, remote)
-            links = [Link(caller)]
+        if not self.settings.trust_remote:
+            remote = Context()
+            links = [Link(caller)] if caller.is_valid else []
         self.server = self.telemetry.tracer.start_span(
-            f"{scope.get('method', 'POST')} {self.route.path}",
+            f"{scope['method']} {self.route.path}",
             context=remote,
             kind=SpanKind.SERVER,
             attributes=_http_attributes(scope, self.route, _model(body)),
@@ -193,7 +202,7 @@ class _Exchange:
                 if due:
                     self._first_delivered(live, message.get("body", b""), clock())
                 if not message.get("more_body", False):
-                    self._finish(live, clock())
+                    self._last_delivered(live, clock())
             elif message["type"] == "http.response.start":
                 self._started(live, message)
 
@@ -208,6 +217,13 @@ class _Exchange:
             live.recorder.streaming = self._awaiting_token = False
         elif kind.startswith(_STREAM_TYPES):
             live.recorder.streaming = self._awaiting_token = True
+
+    def _last_delivered(self, live: LiveRequest, at_ns: int) -> None:
+        """The last chunk was accepted. Where no engine tells of its end, this was it."""
+        recorder = live.recorder
+        if not live.finished and not recorder.calls:
+            recorder.ending(end_record=True)
+        self._finish(live, at_ns)
 
     def _first_delivered(self, live: LiveRequest, body: bytes, at_ns: int) -> None:
         """The first chunk accepted after the first token; comments and empty chunks are none."""
@@ -257,13 +273,14 @@ def _address(scope: Scope) -> tuple[str | None, int | None]:
 
 def _http_attributes(scope: Scope, route: Route, model: str | None) -> dict[str, Value]:
     found: dict[str, Value] = {
-        semconv.HTTP_METHOD: scope.get("method", ""),
+        semconv.HTTP_METHOD: scope["method"],
         semconv.HTTP_ROUTE: route.path,
-        semconv.URL_PATH: clean_text(scope.get("path", "")),
+        semconv.URL_PATH: clean_text(scope["path"]),
         semconv.URL_SCHEME: scope.get("scheme", "http"),
-        semconv.NETWORK_PROTOCOL_VERSION: scope.get("http_version", ""),
         semconv.OPERATION: route.operation,
     }
+    if version := scope.get("http_version"):
+        found[semconv.NETWORK_PROTOCOL_VERSION] = version
     address, port = _address(scope)
     if address is not None:
         found[semconv.SERVER_ADDRESS] = address

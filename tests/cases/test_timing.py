@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -268,7 +267,7 @@ class TestPreemption:
     ) -> None:
         """Stamps that another host read give the same lengths, and no instants."""
         stamps, _ = from_events(load(name)["events"])
-        elsewhere = replace(stamps, handed_over_ns=nanoseconds(4000), last_seen_ns=None)
+        elsewhere = stamps._replace(handed_over_ns=nanoseconds(4000), last_seen_ns=None)
         found = aligned(elsewhere, Anchor(EPOCH_NS, nanoseconds(4000)))
         assert not found.marks
         assert _phases(queue=queue, prefill=prefill, decode=decode) == {

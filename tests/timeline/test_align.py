@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from otel_llm.clock import YEAR_2000_NS, YEAR_2200_NS, Anchor, is_instant
@@ -61,8 +59,7 @@ STAMPS = EngineStamps(
     last_seen_ns=MONOTONIC_NS + ns(910),
 )
 MARKS = engine(queued=10, scheduled=110, first_token=410, last_token=900)
-FOREIGN = replace(
-    STAMPS,
+FOREIGN = STAMPS._replace(
     queued=elsewhere(10),
     scheduled=elsewhere(110),
     first_token=elsewhere(410),
@@ -87,13 +84,13 @@ class TestHappened:
     @pytest.mark.parametrize("mark", ["queued", "scheduled", "first_token"])
     def test_a_milestone_that_never_was_gives_no_mark(self, mark: str, never: float) -> None:
         """Whatever the engine keeps for never, there is no mark, and the others stay."""
-        found = aligned(replace(STAMPS, **{mark: never}), ANCHOR)
+        found = aligned(STAMPS._replace(**{mark: never}), ANCHOR)
         assert MARKS.keys() - {Mark[mark.upper()]} == found.marks.keys()
 
     @pytest.mark.parametrize("never", NEVER)
     def test_a_duration_needs_both_its_ends(self, never: float) -> None:
         """No subtraction is made with a milestone that never was."""
-        found = aligned(replace(FOREIGN, scheduled=never), ANCHOR)
+        found = aligned(FOREIGN._replace(scheduled=never), ANCHOR)
         assert {Phase.DECODE} == found.reported.keys()
 
     def test_no_milestone_at_all(self) -> None:
@@ -109,24 +106,24 @@ class TestLastToken:
     @pytest.mark.parametrize("never", NEVER)
     def test_finished_stands_in(self, never: float) -> None:
         """Without a stamp of the last token the end of the engine's work is it."""
-        given = replace(STAMPS, last_token=never, finished=here(950))
+        given = STAMPS._replace(last_token=never, finished=here(950))
         assert here(950) == milestones(given)[Mark.LAST_TOKEN]
 
     def test_a_stamp_of_its_own_wins(self) -> None:
         """A last token that the engine gives is not replaced."""
-        given = replace(STAMPS, finished=here(950))
+        given = STAMPS._replace(finished=here(950))
         assert here(900) == milestones(given)[Mark.LAST_TOKEN]
 
     @pytest.mark.parametrize("never", NEVER)
     def test_finished_without_a_first_token_is_no_token(self, never: float) -> None:
         """A request aborted in the queue finished, and no token was the last."""
-        given = replace(STAMPS, first_token=never, last_token=None, finished=here(950))
+        given = STAMPS._replace(first_token=never, last_token=None, finished=here(950))
         assert Mark.LAST_TOKEN not in milestones(given)
 
     @pytest.mark.parametrize("never", NEVER)
     def test_finished_that_never_was_does_not_stand_in(self, never: float) -> None:
         """Two milestones that never were give no third."""
-        given = replace(STAMPS, last_token=None, finished=never)
+        given = STAMPS._replace(last_token=None, finished=never)
         assert Mark.LAST_TOKEN not in milestones(given)
 
 
@@ -152,27 +149,27 @@ class TestSameClock:
 
     def test_need_no_readings_of_ours(self) -> None:
         """Where we took none, the engine's word stands."""
-        given = replace(STAMPS, handed_over_ns=None, last_seen_ns=None)
+        given = STAMPS._replace(handed_over_ns=None, last_seen_ns=None)
         assert near(MARKS, dict(aligned(given, ANCHOR).marks))
 
     def test_whatever_else_is_known_comes_along(self) -> None:
         """Counts and the finish reason belong to the sequence, placed or not."""
         more = {"output_tokens": 9, "preemptions": 1, "finish_reason": "stop"}
         for given in (STAMPS, FOREIGN):
-            found = aligned(replace(given, **more), ANCHOR)
+            found = aligned(given._replace(**more), ANCHOR)
             expected = (9, 1, "stop")
             assert expected == (found.output_tokens, found.preemptions, found.finish_reason)
 
     @pytest.mark.parametrize(("early_ms", "same"), [(0.9, True), (1.1, False)])
     def test_may_begin_a_millisecond_before_our_reading(self, early_ms: float, same: bool) -> None:
         """We read our clock before or after the engine reads its own."""
-        given = replace(STAMPS, handed_over_ns=MONOTONIC_NS + ns(10 + early_ms))
+        given = STAMPS._replace(handed_over_ns=MONOTONIC_NS + ns(10 + early_ms))
         assert same == bool(aligned(given, ANCHOR).marks)
 
     @pytest.mark.parametrize(("late_ms", "same"), [(0.9, True), (1.1, False)])
     def test_may_end_a_millisecond_after_our_reading(self, late_ms: float, same: bool) -> None:
         """The same holds at the other end."""
-        given = replace(STAMPS, last_seen_ns=MONOTONIC_NS + ns(900 - late_ms))
+        given = STAMPS._replace(last_seen_ns=MONOTONIC_NS + ns(900 - late_ms))
         assert same == bool(aligned(given, ANCHOR).marks)
 
 
@@ -187,14 +184,13 @@ class TestForeignClock:
 
     def test_one_stamp_that_does_not_fit_spoils_all(self) -> None:
         """If one was read from another clock, all were."""
-        found = aligned(replace(STAMPS, last_token=here(2000)), ANCHOR)
+        found = aligned(STAMPS._replace(last_token=here(2000)), ANCHOR)
         assert not found.marks
         assert {Phase.QUEUE, Phase.PREFILL, Phase.DECODE} == found.reported.keys()
 
     def test_of_another_wall_clock(self) -> None:
         """A node whose wall clock is three seconds ahead tells durations."""
-        given = replace(
-            STAMPS,
+        given = STAMPS._replace(
             clock=EngineClock.EPOCH_S,
             queued=epoch(3010),
             scheduled=epoch(3110),
@@ -207,17 +203,17 @@ class TestForeignClock:
 
     def test_of_a_small_monotonic_clock_taken_for_epoch(self) -> None:
         """Seconds since boot that claim to be since 1970 are no instants."""
-        found = aligned(replace(STAMPS, clock=EngineClock.EPOCH_S), ANCHOR)
+        found = aligned(STAMPS._replace(clock=EngineClock.EPOCH_S), ANCHOR)
         assert not found.marks
 
     def test_that_go_back_give_no_duration(self) -> None:
         """An end before its start is not a duration, neither negative nor zero."""
-        found = aligned(replace(FOREIGN, scheduled=elsewhere(5)), ANCHOR)
+        found = aligned(FOREIGN._replace(scheduled=elsewhere(5)), ANCHOR)
         assert {Phase.PREFILL, Phase.DECODE} == found.reported.keys()
 
     def test_of_equal_stamps_give_zero(self) -> None:
         """A wait of no length is known."""
-        found = aligned(replace(FOREIGN, scheduled=elsewhere(10)), ANCHOR)
+        found = aligned(FOREIGN._replace(scheduled=elsewhere(10)), ANCHOR)
         assert ns(0) == found.reported[Phase.QUEUE]
 
     def test_reach_the_timeline_as_reported_durations(self) -> None:
