@@ -105,6 +105,7 @@ class CapturedTelemetry:
     meter_provider: MeterProvider
     _exporter: InMemorySpanExporter = field(repr=False)
     _reader: InMemoryMetricReader = field(repr=False)
+    _points: dict[str, dict[frozenset[Any], Point]] = field(default_factory=dict, repr=False)
 
     @property
     def providers(self) -> Providers:
@@ -140,14 +141,19 @@ class CapturedTelemetry:
     def points(self, metric_name: str) -> list[Point]:
         """The series of histogram *metric_name*; empty when nothing was recorded."""
         data = self._reader.get_metrics_data()
-        return [
-            _point(each)
-            for resource in (data.resource_metrics if data else ())
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name == metric_name
-            for each in metric.data.data_points
-        ]
+        for resource in data.resource_metrics if data else ():
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:
+                    self._read(metric)
+        return list(self._points.get(metric_name, {}).values())
+
+    def _read(self, metric: Any) -> None:
+        """Take the counts as they are now; exemplars are given out by the SDK only once."""
+        known = self._points.setdefault(metric.name, {})
+        for each in metric.data.data_points:
+            key = frozenset(each.attributes.items())
+            earlier = known[key].exemplars if key in known else ()
+            known[key] = _point(each, earlier)
 
 
 def captured_telemetry(
@@ -199,7 +205,7 @@ def _indented(
     return lines
 
 
-def _point(point: Any) -> Point:
+def _point(point: Any, earlier: tuple[Exemplar, ...]) -> Point:
     exemplars = (Exemplar(each.value, each.trace_id, each.span_id) for each in point.exemplars)
     return Point(
         attributes=dict(point.attributes),
@@ -207,5 +213,5 @@ def _point(point: Any) -> Point:
         sum=point.sum,
         bounds=tuple(point.explicit_bounds),
         buckets=tuple(point.bucket_counts),
-        exemplars=tuple(exemplars),
+        exemplars=(*earlier, *exemplars),
     )

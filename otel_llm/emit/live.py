@@ -18,7 +18,7 @@ from otel_llm.emit.request import RequestInfo
 from otel_llm.emit.summary import summary_attributes
 from otel_llm.emit.values import Value, cleaned
 from otel_llm.guard import guard
-from otel_llm.timeline import Mark, Outcome, RequestRecorder, Side, Timeline, resolve
+from otel_llm.timeline import Mark, Outcome, Phase, RequestRecorder, Side, Source, Timeline, resolve
 
 if TYPE_CHECKING:
     from otel_llm.emit.telemetry import Telemetry
@@ -152,23 +152,24 @@ class LiveRequest:
             attributes[semconv.BUFFERED_CHUNKS] = recorder.buffered_chunks
 
     def _emit_phases(self, timeline: Timeline) -> None:
-        tracer = self._telemetry.tracer
-        for each in timeline.phases:
-            if each.duration_us == 0:
-                continue
-            span = tracer.start_span(
-                semconv.phase_span(each.phase),
-                context=self.context,
-                attributes={semconv.PHASE_SOURCE: each.source.value},
-                start_time=each.start_us * 1000,
-            )
-            span.end(each.end_us * 1000)
+        start_span, context = self._telemetry.tracer.start_span, self.context
+        for phase, start_us, duration_us, source, _ in timeline.phases:
+            if duration_us:
+                span = start_span(
+                    _PHASE_SPAN[phase],
+                    context,
+                    attributes=_PHASE_SOURCE[source],
+                    start_time=start_us * 1000,
+                )
+                span.end((start_us + duration_us) * 1000)
 
     def __del__(self) -> None:
         if self._timeline is None:
             self.abandon()
 
 
+_PHASE_SPAN = {phase: semconv.phase_span(phase) for phase in Phase}
+_PHASE_SOURCE = {source: {semconv.PHASE_SOURCE: source.value} for source in Source}
 _UNRESOLVED = resolve(RequestRecorder(Side.ENGINE).evidence())
 
 

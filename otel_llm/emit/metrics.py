@@ -9,7 +9,7 @@ from otel_llm import semconv
 from otel_llm._version import __version__
 from otel_llm.emit.request import RequestInfo
 from otel_llm.semconv import Vocabulary
-from otel_llm.timeline import Outcome, Side, Timeline
+from otel_llm.timeline import Outcome, Phase, Side, Timeline
 
 OTHER = "_OTHER"
 MOST_MODELS = 200
@@ -23,6 +23,7 @@ class Instruments:
         meter = provider.get_meter(semconv.SCOPE, __version__, vocabulary.schema_url)
         self.enabled = not isinstance(meter, NoOpMeter)
         self._models: set[str] = set()
+        self._phase_rows: dict[tuple[str, Side, str | None], dict[Phase, dict[str, str]]] = {}
 
         def seconds(name: str, buckets: tuple[float, ...], description: str) -> Histogram:
             return meter.create_histogram(
@@ -122,12 +123,20 @@ class Instruments:
     def _record_phases(
         self, timeline: Timeline, model: str | None, operation: str, context: Context
     ) -> None:
-        shared = {semconv.OPERATION: operation, semconv.SIDE: timeline.side.value}
-        if model is not None:
-            shared[semconv.REQUEST_MODEL] = model
+        key = (operation, timeline.side, model)
+        rows = self._phase_rows.get(key)
+        if rows is None:
+            rows = self._phase_rows[key] = _phase_rows(operation, timeline.side, model)
         for each in timeline.phases:
-            attributes = {semconv.PHASE: each.phase.value, **shared}
-            self._phase.record(each.duration_us / 1e6, attributes, context)
+            self._phase.record(each.duration_us / 1e6, rows[each.phase], context)
+
+
+def _phase_rows(operation: str, side: Side, model: str | None) -> dict[Phase, dict[str, str]]:
+    """The attributes of each phase's record, made once for each model."""
+    shared = {semconv.OPERATION: operation, semconv.SIDE: side.value}
+    if model is not None:
+        shared[semconv.REQUEST_MODEL] = model
+    return {phase: {semconv.PHASE: phase.value, **shared} for phase in Phase}
 
 
 def _record(

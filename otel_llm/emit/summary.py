@@ -5,12 +5,13 @@ from __future__ import annotations
 from otel_llm import semconv
 from otel_llm.emit.settings import EmitSettings
 from otel_llm.emit.values import Value
-from otel_llm.timeline import GapSummary, Phase, Side, Timeline, Tokens
+from otel_llm.timeline import GapSummary, Phase, Side, Source, Timeline, Tokens
 
 _GAP_NAMES = {
     True: (semconv.CHUNK_GAP_P50_US, semconv.CHUNK_GAP_P99_US, semconv.CHUNK_GAP_MAX_US),
     False: (semconv.ITL_P50_US, semconv.ITL_P99_US, semconv.ITL_MAX_US),
 }
+_SOURCE = {(phase, source): f"{phase}={source}" for phase in Phase for source in Source}
 _PHASE_US = {phase: semconv.phase_us(phase) for phase in Phase}
 
 
@@ -43,11 +44,11 @@ def summary_attributes(timeline: Timeline, settings: EmitSettings) -> dict[str, 
 
 def _add_phases(found: dict[str, Value | None], timeline: Timeline) -> None:
     sources = []
-    for each in timeline.phases:
-        found[_PHASE_US[each.phase]] = each.duration_us
-        sources.append(f"{each.phase}={each.source}")
-        if each.reported_us is not None:
-            found[semconv.reported_us(each.phase)] = each.reported_us
+    for phase, _, duration_us, source, reported_us in timeline.phases:
+        found[_PHASE_US[phase]] = duration_us
+        sources.append(_SOURCE[phase, source])
+        if reported_us is not None:
+            found[semconv.reported_us(phase)] = reported_us
     found[semconv.SOURCES] = ";".join(sources) or None
 
 

@@ -7,7 +7,6 @@ report durations longer than the request. `resolve` (see `timeline.resolve`) cop
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -96,8 +95,7 @@ NO_TOKENS = Tokens()
 NO_ENDING = Ending()
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """Everything known of one request on one side.
 
     `reported` holds durations an engine states itself, nanoseconds. With `reported_total_ns` the
@@ -107,13 +105,13 @@ class Evidence:
 
     side: Side
     streaming: bool = False
-    marks: Mapping[Mark, Stamp] = field(default_factory=dict)
-    reported: Mapping[Phase, int] = field(default_factory=dict)
+    marks: Mapping[Mark, Stamp] = NOTHING
+    reported: Mapping[Phase, int] = NOTHING
     reported_total_ns: int | None = None
     sequences: tuple[Sequence, ...] = ()
     expected_sequences: int = 1
     tokens: Tokens = NO_TOKENS
-    parts: Mapping[Part, int] = field(default_factory=dict)
+    parts: Mapping[Part, int] = NOTHING
     gaps: GapSummary | None = None
     role: str | None = None
     attempts: int = 1

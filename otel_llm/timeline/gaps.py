@@ -9,18 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
-from math import ceil, floor, log
-from statistics import median
+from math import ceil
+from operator import sub
 from typing import NamedTuple
 
 STALL_FLOOR_NS = 200_000_000
 STALL_FACTOR = 10
 FOLD_AT = 2048
-_GROWTH = log(1.01)
-"""Buckets are 1 % wide and one begins at the stall floor, so that none holds both kinds of gap."""
-
-_NO_GAP = -(10**6)
 
 
 class GapSummary(NamedTuple):
@@ -73,12 +68,16 @@ class OutputTimes:
             return
         if self._first is None:
             self._first = stamps[0]
-        for gap in _differences(stamps):
-            index = floor(log(gap / STALL_FLOOR_NS) / _GROWTH) if gap > 0 else _NO_GAP
-            bucket = self._buckets.setdefault(index, [0, 0])
-            bucket[0] += 1
-            bucket[1] += gap
-            self._max = max(self._max, gap)
+        gaps = _differences(stamps)
+        buckets = self._buckets
+        for gap in gaps:
+            bucket = buckets.get(index := _bucket(gap))
+            if bucket is None:
+                buckets[index] = [1, gap]
+            else:
+                bucket[0] += 1
+                bucket[1] += gap
+        self._max = max(self._max, *gaps)
         self._folded += len(stamps) - 1
         del stamps[:-1]
 
@@ -138,10 +137,11 @@ def exact_summary(gaps_ns: list[int], outputs: int) -> GapSummary:
     if not gaps_ns:
         return GapSummary(outputs=outputs)
     ordered = sorted(gaps_ns)
-    stalls = ordered[bisect_right(ordered, _stall_limit(median(ordered))) :]
+    typical = _nearest_rank(ordered, 0.5)
+    stalls = ordered[bisect_right(ordered, _stall_limit(typical)) :]
     return GapSummary(
         outputs=outputs,
-        p50_us=to_us(_nearest_rank(ordered, 0.5)),
+        p50_us=to_us(typical),
         p99_us=to_us(_nearest_rank(ordered, 0.99)),
         max_us=to_us(ordered[-1]),
         stalls=len(stalls),
@@ -154,13 +154,25 @@ def to_us(nanoseconds: int) -> int:
     return (nanoseconds + 500) // 1000
 
 
+def _bucket(gap_ns: int) -> int:
+    """The bucket of a gap: 128 to each doubling, so that none is wider than 1 %.
+
+    Gaps beyond the stall floor have buckets of their own (negative), so that none holds both
+    kinds.
+    """
+    shift = gap_ns.bit_length() - 8
+    index = gap_ns if shift <= 0 else (shift << 8) + (gap_ns >> shift)
+    return index if gap_ns <= STALL_FLOOR_NS else -index
+
+
 def _stall_limit(median_ns: float) -> float:
     """A gap longer than this is a stall, nanoseconds."""
     return max(STALL_FLOOR_NS, STALL_FACTOR * median_ns)
 
 
 def _differences(stamps: list[int]) -> list[int]:
-    return [after - before if after > before else 0 for before, after in pairwise(stamps)]
+    gaps = list(map(sub, stamps[1:], stamps))
+    return gaps if not gaps or min(gaps) >= 0 else [max(0, gap) for gap in gaps]
 
 
 def _nearest_rank(ordered: list[int], quantile: float) -> int:

@@ -103,8 +103,11 @@ def lay_out(
         pending.append(phases if delivery or mark is not Mark.FINISHED else ())
         if waits_unseen and mark is Mark.FIRST_TOKEN:
             pending = [(Phase.FIRST_TOKEN,)]
-        segment = _Segment(start, at, sum(pending, ()), len(pending) == 1, near)
-        laid += _lay(segment, durations)
+        if durations:
+            segment = _Segment(start, at, sum(pending, ()), len(pending) == 1, near)
+            laid += _lay(segment, durations)
+        elif len(pending) == 1 and pending[0]:
+            laid.append(_between(pending[0][-1], start, at))
         start, pending = at, []
         near = near or mark is not Mark.SENT
     return tuple(laid)
@@ -142,13 +145,10 @@ def _after_first_token(
 
 
 def _lay(segment: _Segment, durations: Mapping[Phase, Duration]) -> list[PhaseTime]:
-    if not durations:
-        known = segment.exact and segment.phases
-        return [_from_marks(segment.phases[-1], segment)] if known else []
     stated = {phase: durations[phase] for phase in segment.phases if phase in durations}
     bare = [phase for phase in segment.phases if phase not in stated and phase is not Phase.LOAD]
     if segment.exact and not stated:
-        return [_from_marks(bare[0], segment)] if bare else []
+        return [_between(bare[0], segment.start, segment.end)] if bare else []
     laid = _stated(segment, stated)
     if segment.exact and bare:
         start = laid[-1].end_us
@@ -156,9 +156,8 @@ def _lay(segment: _Segment, durations: Mapping[Phase, Duration]) -> list[PhaseTi
     return laid
 
 
-def _from_marks(phase: Phase, segment: _Segment) -> PhaseTime:
-    source = combined(segment.start.source, segment.end.source)
-    return PhaseTime(phase, segment.start.us, segment.length_us, source)
+def _between(phase: Phase, start: At, end: At) -> PhaseTime:
+    return PhaseTime(phase, start.us, end.us - start.us, combined(start.source, end.source))
 
 
 def _stated(segment: _Segment, stated: Mapping[Phase, Duration]) -> list[PhaseTime]:

@@ -150,6 +150,8 @@ class RequestRecorder:
     def _all_tokens(self) -> Tokens:
         """Recorded counts; those nobody recorded are summed over the calls if all know them."""
         own = self.tokens
+        if len(self.calls) == 1 and not self._tokens:
+            return self.calls[0].tokens()
         if not self.calls:
             return own
         said = zip(*(call.tokens() for call in self.calls), strict=True)

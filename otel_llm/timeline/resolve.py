@@ -7,7 +7,7 @@ Whatever goes in, what comes out is ordered, tiles the request, adds up as integ
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from otel_llm.timeline.evidence import Evidence, Sequence, Stamp, Tokens
 from otel_llm.timeline.gaps import GapSummary, to_us
@@ -21,8 +21,7 @@ BUFFERED_LIMIT = 0.1
 MOST_TOKENS = 2**53
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(NamedTuple):
     """Where the time of one request went. Times are whole microseconds; None is unknown.
 
     `start_us` and `end_us` are since the Unix epoch. `ttft_us` runs from RECEIVED (SENT on a

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from otel_llm.clock import is_instant
 from otel_llm.timeline.evidence import Stamp
-from otel_llm.timeline.gaps import to_us
 from otel_llm.timeline.marks import Mark, Source
 
 TOLERANCE_US = 1_000
@@ -42,9 +41,9 @@ class Window(NamedTuple):
 def window_of(marks: Mapping[Mark, Stamp]) -> Window | None:
     """The believed marks, or None when not one usable instant is there."""
     usable = {
-        mark: At(to_us(stamp.at_ns), stamp.source)
-        for mark, stamp in marks.items()
-        if is_instant(stamp.at_ns)
+        mark: At((at_ns + 500) // 1000, source)
+        for mark, (at_ns, source) in marks.items()
+        if is_instant(at_ns)
     }
     if not usable:
         return None

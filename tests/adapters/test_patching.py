@@ -32,7 +32,7 @@ def library() -> type[Base]:
 @pytest.fixture
 def patches() -> Patches:
     """Nothing replaced yet."""
-    return Patches()
+    return Patches("one")
 
 
 def loud(patches: Patches) -> Callable[[Any], Any]:
@@ -58,10 +58,19 @@ class TestReplace:
         assert library().greet() == "base!"
 
     def test_once(self, patches: Patches, library: type[Base]) -> None:
-        """A second time there is nothing to do, for whoever asks."""
+        """A second time there is nothing to do, for whoever asks under that name."""
         patches.replace(library, "greet", loud(patches))
         assert not patches.replace(library, "greet", loud(patches))
-        assert not Patches().replace(library, "greet", loud(Patches()))
+        assert not Patches("one").replace(library, "greet", loud(patches))
+        assert library().greet() == "base!"
+
+    def test_by_several_adapters(self, patches: Patches, library: type[Base]) -> None:
+        """Two engines may both need the same function of a web framework."""
+        other = Patches("other")
+        patches.replace(library, "greet", loud(patches))
+        assert other.replace(library, "greet", loud(other))
+        assert library().greet() == "base!!"
+        other.undo()
         assert library().greet() == "base!"
 
     def test_missing(self, patches: Patches, library: type[Base]) -> None:
@@ -128,7 +137,7 @@ class TestUndo:
     def test_and_again(self, library: type[Base]) -> None:
         """After undoing, the same function can be replaced again."""
         for _ in range(2):
-            patches = Patches()
+            patches = Patches("one")
             assert patches.replace(library, "greet", loud(patches))
             assert library().greet() == "base!"
             patches.undo()

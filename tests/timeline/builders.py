@@ -82,6 +82,14 @@ def sequence(output_tokens: int | None = None, **times_ms: float) -> Sequence:
     return Sequence(marks=engine(**times_ms), output_tokens=output_tokens)
 
 
+BOUNDS = marks(received=0, finished=1000)
+ENGINE = engine(queued=10, scheduled=110, first_token=410, last_token=900)
+SERVED = BOUNDS | ENGINE | marks(first_delivered=430)
+"""All marks of a streamed reply, on a server."""
+SEEN = marks(received=0, first_token=300, last_token=800, finished=850)
+"""All marks of a streamed reply, on a client."""
+
+
 def server(given: dict[Mark, Stamp], **more: Any) -> Evidence:
     """A complete streamed reply seen by a server, unless told otherwise."""
     return _request(Side.SERVER, given, more)

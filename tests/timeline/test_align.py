@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from otel_llm.clock import YEAR_2000_NS, YEAR_2200_NS, Anchor, is_instant
-from otel_llm.timeline import EngineClock, EngineStamps, Mark, Part, Phase, Source, Stamp, resolve
-from otel_llm.timeline.align import aligned, from_events, happened, milestones
+from otel_llm.timeline import EngineClock, EngineStamps, Mark, Phase, Stamp, resolve
+from otel_llm.timeline.align import aligned, happened, milestones
 from tests.timeline.builders import (
     BASE_NS,
     MONOTONIC_NS,
@@ -148,9 +148,35 @@ class TestSameClock:
         assert near(engine(queued=10, first_token=410), dict(aligned(given, ANCHOR).marks))
 
     def test_need_no_readings_of_ours(self) -> None:
-        """Where we took none, the engine's word stands."""
+        """Where we took none, the request's own arrival is the earliest."""
         given = STAMPS._replace(handed_over_ns=None, last_seen_ns=None)
         assert near(MARKS, dict(aligned(given, ANCHOR).marks))
+        assert not aligned(given._replace(queued=here(-2)), ANCHOR).marks
+
+    @pytest.mark.parametrize(("until_ms", "same"), [(899.1, True), (898.9, False)])
+    def test_end_by_the_end_of_the_request(self, until_ms: float, same: bool) -> None:
+        """Without a reading of ours the latest that a stamp can be is given."""
+        given = STAMPS._replace(last_seen_ns=None)
+        assert same is bool(aligned(given, ANCHOR, MONOTONIC_NS + ns(until_ms)).marks)
+
+    def test_prefer_our_reading_to_the_end_of_the_request(self) -> None:
+        """What was read around the sequence's life is nearer than the request's end."""
+        until = MONOTONIC_NS + ns(5000)
+        assert not aligned(STAMPS._replace(last_token=here(950)), ANCHOR, until).marks
+
+    @pytest.mark.parametrize(
+        ("low", "high", "same"),
+        [(1, -1, True), (1.000001, -1, False), (1, -1.000001, False)],
+    )
+    def test_may_miss_by_exactly_a_millisecond(self, low: float, high: float, same: bool) -> None:
+        """The tolerance is the same to the nanosecond on both sides."""
+        given = EngineStamps(
+            queued=5.0,
+            first_token=7.0,
+            handed_over_ns=ns(5000 + low),
+            last_seen_ns=ns(7000 + high),
+        )
+        assert same is bool(aligned(given, Anchor(BASE_NS, ns(4000))).marks)
 
     def test_whatever_else_is_known_comes_along(self) -> None:
         """Counts and the finish reason belong to the sequence, placed or not."""
@@ -205,6 +231,18 @@ class TestForeignClock:
         """Seconds since boot that claim to be since 1970 are no instants."""
         found = aligned(STAMPS._replace(clock=EngineClock.EPOCH_S), ANCHOR)
         assert not found.marks
+
+    def test_are_subtracted_to_the_nanosecond(self) -> None:
+        """A decode of a quarter of an hour has not lost a microsecond."""
+        given = EngineStamps(first_token=1.0, last_token=1001.0, handed_over_ns=MONOTONIC_NS)
+        assert durations(decode=1_000_000) == aligned(given, ANCHOR).reported
+
+    def test_of_seconds_since_boot_are_no_instants(self) -> None:
+        """An anchor that itself is none places nothing."""
+        given = EngineStamps(queued=5.0, scheduled=6.0)
+        found = aligned(given, Anchor(0, 0))
+        assert not found.marks
+        assert durations(queue=1000) == found.reported
 
     def test_that_go_back_give_no_duration(self) -> None:
         """An end before its start is not a duration, neither negative nor zero."""
@@ -283,84 +321,3 @@ class TestInstant:
     def test_is_nothing_else(self, value: object) -> None:
         """Monotonic readings, floats, seconds and milliseconds are none."""
         assert not is_instant(value)
-
-
-class TestEvents:
-    """An engine's list of events: milestones and time spent preempted."""
-
-    RUN = (("queued", 1.0), ("scheduled", 1.5), ("first_token", 2.0), ("finished", 5.0))
-
-    def test_the_first_of_each_kind_counts(self) -> None:
-        """A second schedule does not move the end of the queue."""
-        found, _ = from_events([*self.RUN[:2], ("scheduled", 1.8), *self.RUN[2:]])
-        expected = (1.0, 1.5, 2.0)
-        assert expected == (found.queued, found.scheduled, found.first_token)
-
-    @pytest.mark.parametrize(
-        ("events", "last"),
-        [
-            ((), 2.0),
-            ((("token", 2.5), ("token", 3.0)), 3.0),
-            ((("token", 2.5), ("finished", 3.5)), 3.5),
-            ((("finished", 0.0), ("token", 3.0)), 3.0),
-        ],
-    )
-    def test_the_last_token(self, events: tuple[tuple[str, float], ...], last: float) -> None:
-        """It is the finish, else the latest token, else the first."""
-        found, _ = from_events([*self.RUN[:3], *events])
-        assert last == milestones(found)[Mark.LAST_TOKEN]
-
-    def test_no_events(self) -> None:
-        """An engine that tells nothing gives nothing."""
-        found, parts = from_events([])
-        assert not milestones(found)
-        assert not parts
-
-    @pytest.mark.parametrize("never", [0.0, -1.0, float("nan"), float("inf")])
-    def test_events_that_never_were(self, never: float) -> None:
-        """A time that is none makes no event, not even a preemption."""
-        found, parts = from_events([*self.RUN, ("preempted", never), ("scheduled", 6.0)])
-        assert ns(0) == found.preemptions
-        assert not parts
-
-    @pytest.mark.parametrize(
-        ("out", "back", "part"),
-        [(1.6, 1.9, Part.PREFILL_PREEMPTED_US), (2.1, 2.4, Part.DECODE_PREEMPTED_US)],
-    )
-    def test_preempted_time_belongs_to_the_open_phase(
-        self, out: float, back: float, part: Part
-    ) -> None:
-        """Before the first token it lies in prefill, after it in decode."""
-        events = sorted(
-            [*self.RUN, ("preempted", out), ("scheduled", back)], key=lambda each: each[1]
-        )
-        found, parts = from_events(events)
-        assert {part: us(300)} == parts
-        assert len(parts) == found.preemptions
-
-    def test_preempted_times_are_summed(self) -> None:
-        """Each preemption counts, and the time from each to the next schedule."""
-        more = [("preempted", 2.1), ("scheduled", 2.3), ("preempted", 3.0), ("scheduled", 3.5)]
-        found, parts = from_events([*self.RUN[:3], *more, self.RUN[3]])
-        assert {Part.DECODE_PREEMPTED_US: us(700)} == parts
-        assert len(more) // 2 == found.preemptions
-
-    def test_a_finish_ends_a_preemption(self) -> None:
-        """A request that ends while it is preempted was so until its end."""
-        _, parts = from_events([*self.RUN[:3], ("preempted", 4.0), ("finished", 5.0)])
-        assert {Part.DECODE_PREEMPTED_US: us(1000)} == parts
-
-    def test_a_preemption_that_goes_back_takes_no_time(self) -> None:
-        """A schedule stamped before the preemption gives nothing negative."""
-        _, parts = from_events([*self.RUN[:3], ("preempted", 4.0), ("scheduled", 3.0)])
-        assert not parts
-
-    def test_no_preemption_is_known(self) -> None:
-        """An engine that tells events and no preemption had none."""
-        found, _ = from_events(self.RUN)
-        assert ns(0) == found.preemptions
-
-    def test_the_source_of_placed_events_is_reported(self) -> None:
-        """Milestones from events are the engine's word like any other."""
-        found, _ = from_events([("queued", here(10))])
-        assert Source.REPORTED is aligned(found, ANCHOR).marks[Mark.QUEUED].source

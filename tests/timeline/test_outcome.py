@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from otel_llm.timeline import Ending, Evidence, Outcome, Phase, Sequence, Side, Tokens, resolve
+from otel_llm.timeline import Ending, Outcome, Sequence, Tokens, resolve
 from otel_llm.timeline.outcome import Verdict, judge
-from tests.timeline.builders import COMPLETE, client, engine, marks, server, us
+from tests.timeline.builders import COMPLETE, client, marks, server, us
 
 OK, ERROR, CANCELLED = Outcome.OK, Outcome.ERROR, Outcome.CANCELLED
 ABANDONED, REJECTED = Outcome.ABANDONED, Outcome.REJECTED
@@ -51,6 +51,14 @@ ENDS = {
         False,
     ),
     "abandoned": (Ending(abandoned=True), True, (), ABANDONED, None, False),
+    "empty stream, closed": (
+        Ending(abandoned=True, terminator=True),
+        False,
+        (),
+        ERROR,
+        "empty_stream",
+        False,
+    ),
     "never read": (Ending(abandoned=True), False, (), ABANDONED, None, False),
     "closed after the end": (Ending(abandoned=True, end_record=True), True, (), OK, None, True),
     "closed after the terminator": (
@@ -80,7 +88,13 @@ FAILURES = {
         Ending(failure=CANCELLED, error_type="Cancelled", peer_gone=True),
         True,
         CANCELLED,
-        "Cancelled",
+        "peer_gone",
+    ),
+    "error because the peer is gone": (
+        Ending(failure=ERROR, error_type="BrokenPipeError", peer_gone=True),
+        True,
+        CANCELLED,
+        "peer_gone",
     ),
     "abandoned": (Ending(failure=ABANDONED, error_type="Closed"), True, ABANDONED, None),
     "refused": (
@@ -154,6 +168,41 @@ def test_http_status(status: int, outcome: Outcome | None, streaming: bool) -> N
         assert (outcome, str(status)) == (found.outcome, found.error_type)
     else:
         assert (ERROR if streaming else OK) is found.outcome
+
+
+@pytest.mark.parametrize("status", [400, 429, 500, 503])
+def test_http_status_after_a_token(status: int) -> None:
+    """A server that generated and then refuses has failed; rejected means before any token."""
+    found = judge(Ending(status=status), streaming=False, has_token=True, finish_reasons=())
+    assert (ERROR, str(status)) == (found.outcome, found.error_type)
+
+
+@pytest.mark.parametrize("status", [400, 499, 500])
+def test_http_status_to_a_peer_that_left(status: int) -> None:
+    """Whatever a server answers to nobody, the request was cancelled."""
+    ending = Ending(peer_gone=True, status=status)
+    found = judge(ending, streaming=False, has_token=False, finish_reasons=())
+    assert Verdict(CANCELLED, "peer_gone", False) == found
+
+
+@pytest.mark.parametrize(
+    ("expected", "reasons", "complete"),
+    [(2, ("stop",), False), (2, ("stop", "length"), True), (0, ("stop",), True), (0, (), False)],
+)
+def test_finish_reasons_of_every_answer(
+    expected: int, reasons: tuple[str, ...], complete: bool
+) -> None:
+    """A stream that was cut after one of two answers is incomplete."""
+    found = judge(
+        Ending(), streaming=True, has_token=True, finish_reasons=reasons, expected=expected
+    )
+    assert complete is found.complete
+
+
+def test_finish_reasons_are_counted_against_the_sequences_expected() -> None:
+    """The number of answers asked for is that of the evidence."""
+    given = client(TOKENS, expected_sequences=2, finish_reasons=("stop",), ending=Ending())
+    assert resolve(given).incomplete
 
 
 @pytest.mark.parametrize("status", [429, 500])
@@ -246,67 +295,6 @@ class TestIncomplete:
         assert us(1000) == found.e2e_us
         assert (found.ttft_us, found.tpot_us, found.tokens) == (None, None, Tokens())
         assert found.phases == ()
-
-
-class TestEndedIn:
-    """The phase that was open when a request did not end well."""
-
-    WAITS = engine(queued=10, scheduled=110)
-    CUT = Ending(failure=ERROR, error_type="x")
-
-    def _server(self, *names: str, **more: object) -> Phase | None:
-        given = {mark: each for mark, each in TOKENS.items() if mark.name.lower() in names}
-        given |= {mark: each for mark, each in self.WAITS.items() if mark.name.lower() in names}
-        return resolve(server(NO_TOKEN | given, **({"ending": self.CUT} | more))).ended_in
-
-    @pytest.mark.parametrize(
-        ("seen", "expected"),
-        [
-            ((), Phase.PREPROCESS),
-            (("queued",), Phase.QUEUE),
-            (("queued", "scheduled"), Phase.PREFILL),
-            (("queued", "scheduled", "first_token"), Phase.DECODE),
-            (("queued", "scheduled", "first_token", "last_token"), Phase.DECODE),
-        ],
-    )
-    def test_follows_the_last_mark(self, seen: tuple[str, ...], expected: Phase) -> None:
-        """On a server the latest mark that was reached tells what was open."""
-        assert expected is self._server(*seen)
-
-    def test_is_delivery_once_the_engine_was_done(self) -> None:
-        """A peer that leaves after the last token interrupts only the delivery."""
-        ending = Ending(peer_gone=True)
-        found = self._server("first_token", "last_token", ending=ending, finish_reasons=("stop",))
-        assert Phase.DELIVERY is found
-
-    def test_is_delivery_after_an_end_record(self) -> None:
-        """The same holds when the protocol's end record was written."""
-        ending = Ending(peer_gone=True, end_record=True)
-        assert Phase.DELIVERY is self._server("first_token", "last_token", ending=ending)
-
-    @pytest.mark.parametrize(("streaming", "expected"), [(True, Phase.FIRST_TOKEN), (False, None)])
-    def test_of_a_client_that_saw_no_token(self, streaming: bool, expected: Phase | None) -> None:
-        """A streaming client was waiting for its first token; any other cannot tell."""
-        found = resolve(client(NO_TOKEN, streaming=streaming, ending=self.CUT))
-        assert expected is found.ended_in
-
-    def test_of_a_client_that_saw_tokens(self) -> None:
-        """After the first token a client was in decode."""
-        assert Phase.DECODE is resolve(client(TOKENS, ending=self.CUT)).ended_in
-
-    @pytest.mark.parametrize("outcome", [CANCELLED, ABANDONED, REJECTED, ERROR])
-    def test_is_told_of_every_outcome_but_success(self, outcome: Outcome) -> None:
-        """Whatever went wrong, something was open."""
-        given = server(NO_TOKEN | self.WAITS, ending=Ending(failure=outcome))
-        assert Phase.PREFILL is resolve(given).ended_in
-
-    def test_is_absent_of_a_success(self) -> None:
-        """A request that ended well was in no phase."""
-        assert resolve(server(TOKENS | self.WAITS)).ended_in is None
-
-    def test_is_absent_without_a_timeline(self) -> None:
-        """Without a single instant nothing is known of phases."""
-        assert resolve(Evidence(Side.SERVER, ending=self.CUT)).ended_in is None
 
 
 def test_finish_reasons_of_sequences_count() -> None:

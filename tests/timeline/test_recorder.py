@@ -255,8 +255,35 @@ class TestCalls:
     def test_are_placed_by_the_recorders_anchor(self, recorder: RequestRecorder) -> None:
         """Stamps of the same clock become marks of the request's timeline."""
         recorder.calls.append(Call(EngineStamps(queued=here(10))))
+        recorder.mark(Mark.FINISHED, MONOTONIC_NS + ns(20))
         (found,) = recorder.evidence().sequences
         assert abs(at(10).at_ns - found.marks[Mark.QUEUED].at_ns) < ns(0.001)
+
+    def test_of_another_host_give_durations(self, recorder: RequestRecorder) -> None:
+        """Stamps later than now were read elsewhere, whether the request has ended or not."""
+        far = 86_400_000
+        recorder.calls.append(Call(EngineStamps(queued=here(far), scheduled=here(far + 50))))
+        for _ in range(2):
+            (found,) = recorder.evidence().sequences
+            assert not found.marks
+            assert us(50) == round(found.reported[Phase.QUEUE] / 1000)
+            recorder.mark(Mark.FINISHED, MONOTONIC_NS + ns(20))
+
+    def test_of_another_host_leave_our_own_marks(
+        self, recorder: RequestRecorder, clock: FakeClock
+    ) -> None:
+        """An engine whose clock is a day ahead takes no first token from us."""
+        far = 86_400_000
+        recorder.streaming = True
+        recorder.lane().stamps.extend(MONOTONIC_NS + ns(time) for time in (400, 900))
+        stamps = EngineStamps(
+            queued=here(far), scheduled=here(far + 90), first_token=here(far + 99)
+        )
+        recorder.calls.append(Call(stamps))
+        recorder.mark(Mark.FINISHED, MONOTONIC_NS + ns(1000))
+        found = resolve(recorder.evidence())
+        assert us(400) == found.ttft_us
+        assert us(90) == found.duration_us(Phase.QUEUE)
 
     @pytest.mark.parametrize(("expected", "evidence"), [(0, 1), (1, 1), (3, 3)])
     def test_at_least_one_sequence_is_expected(
@@ -293,9 +320,25 @@ class TestEnding:
     def test_a_failure_hides_nothing_else(self, recorder: RequestRecorder) -> None:
         """Status and end records seen after a failure are kept."""
         recorder.fail(Outcome.ERROR, "RuntimeError")
-        recorder.ending(status=500, peer_gone=True, error_type="other")
-        expected = Ending(Outcome.ERROR, "RuntimeError", status=500, peer_gone=True)
+        recorder.ending(status=500, end_record=True, error_type="other")
+        expected = Ending(Outcome.ERROR, "RuntimeError", status=500, end_record=True)
         assert expected == recorder.evidence().ending
+
+    def test_a_peer_that_leaves_after_a_failure_explains_nothing(
+        self, recorder: RequestRecorder
+    ) -> None:
+        """The failure came first, so it is the cause."""
+        recorder.fail(Outcome.ERROR, "RuntimeError")
+        recorder.ending(peer_gone=True)
+        assert Ending(Outcome.ERROR, "RuntimeError") == recorder.evidence().ending
+
+    def test_an_exception_because_the_peer_left_is_no_failure(
+        self, recorder: RequestRecorder
+    ) -> None:
+        """The peer left first; that `send` raised is how it was noticed."""
+        recorder.ending(peer_gone=True)
+        recorder.fail(Outcome.ERROR, "BrokenPipeError")
+        assert Ending(peer_gone=True) == recorder.evidence().ending
 
     def test_an_error_type_without_a_failure_can_be_replaced(
         self, recorder: RequestRecorder
@@ -342,7 +385,20 @@ class TestEvidence:
         clock.advance(100)
         recorder.mark(Mark.FINISHED)
         late = resolve(recorder.evidence())
-        assert (us(0), us(100)) == (early.e2e_us, late.e2e_us)
+        assert early.e2e_us is None
+        assert us(100) == late.e2e_us
+
+    def test_is_a_snapshot(self, recorder: RequestRecorder) -> None:
+        """What was taken does not change with what comes later."""
+        taken = recorder.evidence()
+        recorder.reported(Phase.QUEUE, ns(5))
+        recorder.part(Part.QUEUE_GRAMMAR_US, us(5))
+        recorder.mark(Mark.QUEUED)
+        recorder.usage(output=3)
+        assert {Mark.RECEIVED: at(0)} == taken.marks
+        assert not taken.reported
+        assert not taken.parts
+        assert taken.tokens.output is None
 
     def test_of_a_whole_request(self, recorder: RequestRecorder, clock: FakeClock) -> None:
         """A served stream, from arrival to its end, is a timeline without a gap."""

@@ -57,7 +57,6 @@ def _ordered_and_inside(found: Timeline) -> None:
 def _adds_up(found: Timeline) -> None:
     total = sum(each.duration_us for each in found.phases)
     if found.e2e_us is None:
-        assert found.phases == ()
         assert found.unaccounted_us is None
     else:
         assert found.unaccounted_us is not None
@@ -67,13 +66,10 @@ def _adds_up(found: Timeline) -> None:
 
 def _numbers_are_sane(found: Timeline) -> None:
     values = [getattr(found, each.name) for each in fields(found)]
-    values += [getattr(found.tokens, each.name) for each in fields(found.tokens)]
+    values += [*found.tokens, *(found.gaps or ())]
     values += [each.duration_us for each in found.phases] + list(found.parts.values())
-    if found.gaps:
-        values += [getattr(found.gaps, each.name) for each in fields(found.gaps)]
     for value in values:
         if isinstance(value, int | float) and not isinstance(value, bool):
             assert value >= 0
             assert isfinite(value)
-    assert found.ttft_us is None or found.e2e_us is not None
     assert all(type(each.duration_us) is int for each in found.phases)

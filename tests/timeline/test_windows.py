@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,6 +55,15 @@ class TestTtft:
         """Queue, schedule, first delivery and last token do not stand for it."""
         given = BOUNDS | marks(queued=10, scheduled=20, first_delivered=300, last_token=900)
         assert resolve(server(given)).ttft_us is None
+
+    def test_is_absent_without_an_arrival(self) -> None:
+        """Without RECEIVED neither it nor E2E begins anywhere; no other mark stands for it."""
+        found = resolve(server(marks(queued=10, first_token=100, finished=1000)))
+        assert found.ttft_us is found.e2e_us is None
+
+    def test_of_a_retry_needs_no_arrival(self) -> None:
+        """From sending to the first token is known even if the call is not."""
+        assert us(90) == resolve(client(marks(sent=10, first_token=100))).ttft_us
 
     def test_is_absent_when_the_first_token_is_not_believed(self) -> None:
         """A first token before the request arrived gives no time, least of all a negative one."""
@@ -172,6 +183,30 @@ class TestTpotOfSequences:
         )
         found = resolve(server(BOUNDS, sequences=both, expected_sequences=2, output=40))
         assert found.tpot_us is None
+
+    @pytest.mark.parametrize("make", [client, server])
+    def test_of_several_that_were_not_seen_is_unknown(self, make: Any) -> None:
+        """A client that asked for two answers does not know how the tokens are spread."""
+        given = BOUNDS | marks(first_token=100, last_token=900)
+        assert us(20) == resolve(make(given, output=41)).tpot_us
+        assert resolve(make(given, output=41, expected_sequences=2)).tpot_us is None
+
+    @pytest.mark.parametrize(
+        ("first", "last", "expected"),
+        [
+            (400, 3_600_000, None),
+            (-2, 500, None),
+            (400, 1001.001, None),
+            (400, 1001, us(120.2)),
+            (-1, 499, us(100)),
+        ],
+    )
+    def test_is_not_computed_from_marks_outside_the_request(
+        self, first: float, last: float, expected: int | None
+    ) -> None:
+        """A last token an hour after the end gives no time per token."""
+        one = sequence(output_tokens=6, first_token=first, last_token=last)
+        assert expected == resolve(server(BOUNDS, sequences=(one,))).tpot_us
 
     def test_of_one_sequence_without_counts_uses_the_requests_tokens(self) -> None:
         """The only sequence has all the tokens."""

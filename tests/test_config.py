@@ -1,0 +1,316 @@
+"""Settings from the environment, and switching on and off."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from opentelemetry import metrics, trace
+
+import otel_llm
+from otel_llm import ConfigurationError, UnsupportedEngineError, config
+from otel_llm.config import RUNTIME, Settings
+from otel_llm.emit.settings import EmitSettings
+from otel_llm.instrumentors import VllmInstrumentor, vllm_plugin
+from otel_llm.propagation.identity import IdentityKey
+from otel_llm.semconv import GENAI_MAIN
+from otel_llm.testing import CapturedTelemetry, captured_telemetry
+from tests.fakes import vllm
+
+CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+FLAGS = [
+    ("OTEL_LLM_DISABLED", "disabled"),
+    ("OTEL_LLM_TRUST_REMOTE", "trust_remote"),
+    ("OTEL_LLM_PHASE_SPANS", "phase_spans"),
+    ("OTEL_LLM_LATENCY_ALIASES", "latency_aliases"),
+    (CAPTURE, "capture_content"),
+]
+
+
+def setting(field: str, **environ: str) -> Any:
+    """One setting as the environment has it."""
+    found = Settings.from_environment(environ)
+    return getattr(found if hasattr(found, field) else found.emit, field)
+
+
+class TestEnvironment:
+    """Every variable, right and wrong."""
+
+    def test_defaults(self) -> None:
+        """An empty environment is the default, and so is one of empty variables."""
+        names = [name for name, _ in FLAGS] + ["OTEL_LLM_ENGINES", "OTEL_LLM_CONTEXT_KEYS"]
+        names += ["OTEL_LLM_SEMCONV", "OTEL_LLM_CONTENT_LIMIT"]
+        expected = Settings(emit=EmitSettings())
+        assert [expected] * 2 == [
+            Settings.from_environment(environ) for environ in ({}, dict.fromkeys(names, " "))
+        ]
+        assert (
+            expected.disabled,
+            expected.engines,
+            expected.trust_remote,
+        ) == (False, None, True)
+
+    @pytest.mark.parametrize(("name", "field"), FLAGS)
+    @pytest.mark.parametrize("value", ["1", "true", "TRUE", " Yes ", "on"])
+    def test_flags_on(self, name: str, field: str, value: str) -> None:
+        """Every way to say yes."""
+        assert setting(field, **{name: value}) is True
+
+    @pytest.mark.parametrize(
+        ("value", "expected"), [("true", True), ("TRUE", True), ("false", False)]
+    )
+    def test_the_sdks_switch(self, value: str, expected: bool) -> None:
+        """Where the SDK is off, so are we."""
+        assert expected is setting("disabled", OTEL_SDK_DISABLED=value)
+
+    @pytest.mark.parametrize(("name", "field"), FLAGS)
+    @pytest.mark.parametrize("value", ["0", "false", "False ", "no", "OFF"])
+    def test_flags_off(self, name: str, field: str, value: str) -> None:
+        """Every way to say no."""
+        assert setting(field, **{name: value}) is False
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [(name, "maybe") for name, _ in FLAGS]
+        + [(name, "2") for name, _ in FLAGS]
+        + [("OTEL_LLM_SEMCONV", "1.40"), ("OTEL_LLM_CONTEXT_KEYS", "Tenant")]
+        + [("OTEL_LLM_CONTENT_LIMIT", value) for value in ("0", "-1", "1.5", "many", "9" * 30)],
+    )
+    def test_wrong_values(self, name: str, value: str) -> None:
+        """The message names the variable."""
+        with pytest.raises(ConfigurationError, match=name):
+            Settings.from_environment({name: value})
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [("vllm", ("vllm",)), (" vllm , ollama,", ("vllm", "ollama")), (" , ", None)],
+    )
+    def test_engines(self, text: str, expected: object) -> None:
+        """Names separated by commas; none named is all."""
+        assert expected == setting("engines", OTEL_LLM_ENGINES=text)
+
+    def test_context_keys(self) -> None:
+        """As the identity module reads them."""
+        expected = (IdentityKey("tenant", "header", "x-tenant"),)
+        assert expected == setting("context_keys", OTEL_LLM_CONTEXT_KEYS="tenant=header:X-Tenant")
+
+    def test_vocabulary(self) -> None:
+        """By its name."""
+        assert GENAI_MAIN is setting("vocabulary", OTEL_LLM_SEMCONV=" genai-main ")
+
+    def test_content_limit(self) -> None:
+        """Characters."""
+        assert setting("content_limit", OTEL_LLM_CONTENT_LIMIT=" 100 ") == 100
+
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [("SPAN_ONLY", True), ("span_only", True), ("NO_CONTENT", False)],
+    )
+    def test_capture_modes(self, value: str, expected: bool) -> None:
+        """The modes of OpenTelemetry's own GenAI packages."""
+        assert expected is setting("capture_content", **{CAPTURE: value})
+
+    @pytest.mark.parametrize(
+        ("value", "expected"), [("SPAN_AND_EVENT", True), ("EVENT_ONLY", False)]
+    )
+    def test_events_are_not_written(
+        self, value: str, expected: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Whoever asks for events is told, and gets what there is on spans."""
+        assert expected is setting("capture_content", **{CAPTURE: value})
+        assert "not as events" in caplog.text
+
+    def test_the_process_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Read when nothing else is given."""
+        monkeypatch.setenv("OTEL_LLM_DISABLED", "1")
+        assert Settings.from_environment().disabled
+
+
+class TestInstrument:
+    """Switching on."""
+
+    def test_the_given_providers(self, captured: CapturedTelemetry) -> None:
+        """Spans and metrics go there, and nowhere else."""
+        otel_llm.instrument(engines=[], **captured.providers)
+        with otel_llm.trace_request("chat", model="tiny", provider="demo"):
+            pass
+        assert captured.tree() == ["chat tiny"]
+        assert len(captured.points("gen_ai.server.request.duration")) == 1
+
+    def test_global_providers_stay(self, captured: CapturedTelemetry) -> None:
+        """They are neither set nor replaced."""
+        before = trace.get_tracer_provider(), metrics.get_meter_provider()
+        otel_llm.instrument(**captured.providers)
+        assert before == (trace.get_tracer_provider(), metrics.get_meter_provider())
+
+    def test_twice(self, captured: CapturedTelemetry) -> None:
+        """The second call changes nothing."""
+        otel_llm.instrument(engines=[], **captured.providers)
+        first = RUNTIME.telemetry
+        other = captured_telemetry()
+        otel_llm.instrument(engines=[], **other.providers)
+        assert first is RUNTIME.telemetry
+
+    def test_arguments_win_over_the_environment(
+        self, captured: CapturedTelemetry, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is said in code is meant."""
+        monkeypatch.setenv(CAPTURE, "true")
+        otel_llm.instrument(engines=[], capture_content=False, redact=_hidden, **captured.providers)
+        assert RUNTIME.telemetry is not None
+        settings = RUNTIME.telemetry.settings
+        assert (False, _hidden) == (settings.capture_content, settings.redact)
+
+    def test_the_environment_holds_otherwise(
+        self, captured: CapturedTelemetry, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is not said in code is read from there."""
+        monkeypatch.setenv(CAPTURE, "true")
+        otel_llm.instrument(engines=[], **captured.providers)
+        assert RUNTIME.telemetry is not None
+        assert RUNTIME.telemetry.settings.capture_content
+
+    def test_a_wrong_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nothing is switched on."""
+        monkeypatch.setenv("OTEL_LLM_SEMCONV", "2.0")
+        with pytest.raises(ConfigurationError, match="OTEL_LLM_SEMCONV"):
+            otel_llm.instrument()
+        assert (RUNTIME.telemetry, RUNTIME.patches) == (None, {})
+
+    def test_an_unknown_engine(self) -> None:
+        """Told by name."""
+        with pytest.raises(UnsupportedEngineError, match="unknown engine 'vlm'"):
+            otel_llm.instrument(engines=["vlm"])
+
+    @pytest.mark.parametrize(
+        ("engines", "environment", "expected"),
+        [
+            (None, None, ["vllm"]),
+            (["vllm"], None, ["vllm"]),
+            (None, "vllm", ["vllm"]),
+            ([], None, []),
+            ([], "vllm", []),
+        ],
+    )
+    def test_engines(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        engines: list[str] | None,
+        environment: str | None,
+        expected: list[str],
+    ) -> None:
+        """All, or those named in the argument, or those in the environment."""
+        if environment is not None:
+            monkeypatch.setenv("OTEL_LLM_ENGINES", environment)
+        otel_llm.instrument(engines=engines)
+        assert expected == list(RUNTIME.patches)
+
+    @pytest.mark.parametrize("name", ["OTEL_LLM_DISABLED", "OTEL_SDK_DISABLED"])
+    def test_switched_off(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        """Nothing is patched, no telemetry is made."""
+        monkeypatch.setenv(name, "true")
+        otel_llm.instrument()
+        assert (RUNTIME.telemetry, RUNTIME.patches) == (None, {})
+
+
+class TestUninstrument:
+    """Switching off."""
+
+    def test_everything(self, captured: CapturedTelemetry) -> None:
+        """Functions and telemetry."""
+        otel_llm.instrument(**captured.providers)
+        otel_llm.uninstrument()
+        assert (RUNTIME.telemetry, RUNTIME.patches) == (None, {})
+
+    def test_one_engine(self, captured: CapturedTelemetry) -> None:
+        """By its name; an unknown one is no mistake here."""
+        otel_llm.instrument(**captured.providers)
+        otel_llm.uninstrument(["ollama"])
+        assert list(RUNTIME.patches) == ["vllm"]
+        otel_llm.uninstrument(["vllm"])
+        assert RUNTIME.patches == {}
+
+    def test_without_instrument(self) -> None:
+        """Nothing to do."""
+        otel_llm.uninstrument()
+        assert RUNTIME.patches == {}
+
+    def test_and_on_again(self, captured: CapturedTelemetry) -> None:
+        """With other providers."""
+        otel_llm.instrument(engines=[], **captured_telemetry().providers)
+        otel_llm.uninstrument()
+        otel_llm.instrument(engines=[], **captured.providers)
+        with otel_llm.trace_request("chat", provider="demo"):
+            pass
+        assert captured.tree() == ["chat"]
+
+
+class TestPlugin:
+    """VLLM's entry point: no code of the user's runs."""
+
+    def test_patches_and_makes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Providers wait until a server starts."""
+        engine = vllm.installed(monkeypatch)
+        original = vars(engine)["generate"]
+        vllm_plugin()
+        vllm_plugin()
+        assert original is vars(engine)["generate"].__wrapped__
+        assert RUNTIME.telemetry is None
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("OTEL_LLM_DISABLED", "1"), ("OTEL_LLM_ENGINES", "ollama"), ("OTEL_SDK_DISABLED", "true")],
+    )
+    def test_switched_off(self, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+        """By the environment, without a word."""
+        monkeypatch.setenv(name, value)
+        vllm_plugin()
+        assert RUNTIME.patches == {}
+
+    def test_wrong_settings(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It stays off and says why in one line; the server starts."""
+        monkeypatch.setenv("OTEL_LLM_SEMCONV", "2.0")
+        vllm_plugin()
+        assert RUNTIME.patches == {}
+        (record,) = caplog.records
+        assert (record.levelno, record.name) == (logging.ERROR, "otel_llm")
+        assert "OTEL_LLM_SEMCONV" in record.getMessage()
+
+
+class TestInstrumentor:
+    """OpenTelemetry's entry point."""
+
+    def test_on_and_off(self, captured: CapturedTelemetry) -> None:
+        """VLLM alone, with the providers that it is given."""
+        instrumentor = VllmInstrumentor()
+        instrumentor.instrument(skip_dep_check=True, **captured.providers)
+        assert list(RUNTIME.patches) == ["vllm"]
+        instrumentor.uninstrument()
+        assert RUNTIME.patches == {}
+
+    def test_dependencies(self) -> None:
+        """None by name, since vLLM's distribution has several."""
+        assert not VllmInstrumentor().instrumentation_dependencies()
+
+
+class TestRuntime:
+    """What is in force."""
+
+    def test_without_set_up(self) -> None:
+        """Telemetry on the global providers, made once."""
+        assert RUNTIME.current() is RUNTIME.current()
+
+    def test_settings_are_read_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Not for every request; until they are forgotten."""
+        before = RUNTIME.settings
+        monkeypatch.setenv("OTEL_LLM_DISABLED", "1")
+        assert before is RUNTIME.settings
+        config.RUNTIME.reset()
+        assert RUNTIME.settings.disabled
+
+
+def _hidden(_attribute: str, _content: object) -> object:
+    return None

@@ -1,0 +1,5 @@
+"""Fixtures of this folder."""
+
+from tests.tracing.builders import in_force
+
+__all__ = ["in_force"]
