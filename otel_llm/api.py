@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from opentelemetry import context as context_api
+from opentelemetry.trace import Link
 
 from otel_llm.config import RUNTIME
 from otel_llm.emit.live import LiveRequest
 from otel_llm.emit.request import RequestInfo
 from otel_llm.emit.telemetry import Telemetry
-from otel_llm.emit.values import cleaned
+from otel_llm.emit.values import as_text, cleaned
 from otel_llm.errors import ConfigurationError
-from otel_llm.propagation.headers import Carrier, extract, normalised
+from otel_llm.propagation.headers import Carrier, extract, joined, normalised
 from otel_llm.propagation.identity import identity
 from otel_llm.servers import asgi
 from otel_llm.timeline import Side
@@ -59,20 +61,29 @@ def trace_request(
         if settings.disabled:
             return None
         parent = context_api.get_current()
+        links: list[Link] = []
+        headers = normalised(carrier)
+        who = identity(settings.context_keys, headers, parent)
         if carrier is not None:
-            parent = extract(carrier, parent)
-            given.update(identity(settings.context_keys, normalised(carrier), parent))
+            remote = extract(headers, parent)
+            who = identity(settings.context_keys, headers, remote)
+            trust = RUNTIME.server.trust_remote or seen_from not in _EDGES
+            parent, links = joined(remote, trust=trust)
         info = RequestInfo(
             operation=operation,
             provider=provider,
-            model=model,
+            model=as_text(model),
             server_address=server_address,
             server_port=server_port,
-            attributes=given,
+            attributes={**given, **who},
         )
-        return RUNTIME.current().start(info, seen_from, parent=parent)
+        return RUNTIME.current().start(info, seen_from, parent=parent, links=links)
 
     return TracedRequest(start)
+
+
+_EDGES = frozenset({Side.SERVER, Side.PROXY})
+"""Sides on which a request may come from anyone."""
 
 
 class InferenceMiddleware(asgi.InferenceMiddleware):
@@ -94,11 +105,7 @@ class InferenceMiddleware(asgi.InferenceMiddleware):
         settings: asgi.ServerSettings | None = None,
     ) -> None:
         if settings is None:
-            settings = asgi.ServerSettings(
-                provider=provider,
-                trust_remote=RUNTIME.settings.trust_remote,
-                context_keys=RUNTIME.settings.context_keys,
-            )
+            settings = replace(RUNTIME.server, provider=provider)
         super().__init__(app, telemetry or _in_force, settings)
 
 

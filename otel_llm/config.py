@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from opentelemetry import metrics, trace
 
 from otel_llm.adapters.patching import Patches
-from otel_llm.adapters.registry import ENGINES, Host, engine
+from otel_llm.adapters.registry import ENGINES, Engine, Host, engine
 from otel_llm.emit.settings import EmitSettings, Redact
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.errors import ConfigurationError
@@ -47,12 +47,21 @@ class Settings:
         names = [name.strip() for name in env.get("OTEL_LLM_ENGINES", "").split(",")]
         return cls(
             disabled=_flag(env, "OTEL_LLM_DISABLED", default=False)
-            or _flag(env, "OTEL_SDK_DISABLED", default=False),
-            engines=tuple(name for name in names if name) or None,
+            or env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true",
+            engines=_known(name for name in names if name),
             trust_remote=_flag(env, "OTEL_LLM_TRUST_REMOTE", default=True),
             context_keys=parse_keys(env.get("OTEL_LLM_CONTEXT_KEYS", "")),
             emit=_emit_settings(env),
         )
+
+
+def _known(names: Iterable[str]) -> tuple[str, ...] | None:
+    found = tuple(names)
+    for name in found:
+        if name not in ENGINES:
+            known = ", ".join(sorted(ENGINES))
+            raise ConfigurationError(f"OTEL_LLM_ENGINES names {name!r}; known engines: {known}")
+    return found or None
 
 
 def _emit_settings(env: Mapping[str, str]) -> EmitSettings:
@@ -106,6 +115,7 @@ class Runtime:
         self.telemetry: Telemetry | None = None
         self.patches: dict[str, Patches] = {}
         self._settings: Settings | None = None
+        self._server: ServerSettings | None = None
 
     @property
     def settings(self) -> Settings:
@@ -114,10 +124,25 @@ class Runtime:
             self._settings = Settings.from_environment()
         return self._settings
 
+    @property
+    def server(self) -> ServerSettings:
+        """How servers of this process treat requests that arrive."""
+        if self._server is None:
+            settings = self.settings
+            self._server = ServerSettings(
+                trust_remote=settings.trust_remote, context_keys=settings.context_keys
+            )
+        return self._server
+
+    def trust(self, remote: bool) -> None:
+        """Join incoming traces from now on, or link them."""
+        self._server = replace(self.server, trust_remote=remote)
+
     def reset(self) -> None:
         """Forget telemetry and settings; patches stay as they are."""
         self.telemetry = None
         self._settings = None
+        self._server = None
 
     def current(self) -> Telemetry:
         """The telemetry in force, made on the global providers when nothing was set up."""
@@ -160,21 +185,21 @@ def instrument(
         emit = replace(emit, capture_content=capture_content)
     if redact is not None:
         emit = replace(emit, redact=redact)
+    rows = rows_of(engines if engines is not None else settings.engines)
     if RUNTIME.telemetry is None:
         RUNTIME.telemetry = Telemetry(tracer_provider, meter_provider, emit)
-    trust = settings.trust_remote if trust_remote is None else trust_remote
-    install(
-        engines if engines is not None else settings.engines,
-        Host(
-            telemetry=RUNTIME.current,
-            server=ServerSettings(trust_remote=trust, context_keys=settings.context_keys),
-        ),
-    )
+    if trust_remote is not None:
+        RUNTIME.trust(trust_remote)
+    install(rows, Host(telemetry=RUNTIME.current, server=RUNTIME.server))
 
 
-def install(names: Iterable[str] | None, host: Host) -> None:
-    """Apply the adapters of the engines in *names* (all if None) that are not applied yet."""
-    rows = ENGINES.values() if names is None else [engine(name) for name in names]
+def rows_of(names: Iterable[str] | None) -> list[Engine]:
+    """The registry's rows of *names*, or all; raises `UnsupportedEngineError`."""
+    return list(ENGINES.values()) if names is None else [engine(name) for name in names]
+
+
+def install(rows: Iterable[Engine], host: Host) -> None:
+    """Apply the adapters of *rows* that are not applied yet."""
     for row in rows:
         if row.name not in RUNTIME.patches:
             RUNTIME.patches[row.name] = row.adapter().install(host)

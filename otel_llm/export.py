@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.util import BoundedList
 from opentelemetry.trace import Link, Status
 
 from otel_llm import semconv
@@ -21,6 +23,7 @@ LARGEST_REQUEST = 3_500_000
 """Receivers refuse 4 MiB by default; this is the estimate, in bytes, at which a batch is split."""
 LONGEST_TEXT = 131_072
 SPAN_OVERHEAD = 256
+SHORTEST_CUT = 64
 
 
 class SafeSpanExporter(SpanExporter):
@@ -60,7 +63,12 @@ class SafeSpanExporter(SpanExporter):
             bytes_, plain = inspected(span)
             mended = span
             if not plain or bytes_ > self._longest:
-                mended = self._mended(span)
+                mended = self._mended(span, self._longest)
+                bytes_, _ = inspected(mended)
+            longest = self._longest
+            while bytes_ > self._largest and longest > SHORTEST_CUT:
+                longest //= 2
+                mended = self._mended(span, longest)
                 bytes_, _ = inspected(mended)
             if batch and size + bytes_ > self._largest:
                 yield batch
@@ -70,48 +78,71 @@ class SafeSpanExporter(SpanExporter):
         if batch:
             yield batch
 
-    def _mended(self, span: ReadableSpan) -> ReadableSpan:
-        if all(self._is_fine(text) for text in _texts(span)):
+    def _mended(self, span: ReadableSpan, longest: int) -> ReadableSpan:
+        mend = _Mend(longest)
+        if all(mend.is_fine(text) for text in _texts(span)):
             return span
         return ReadableSpan(
-            name=self._text(span.name),
+            name=mend.text(span.name),
             context=span.context,
             parent=span.parent,
             resource=span.resource,
-            attributes=self._attributes(span.attributes),
-            events=[
-                Event(self._text(each.name), self._attributes(each.attributes), each.timestamp)
-                for each in span.events
-            ],
-            links=[Link(each.context, self._attributes(each.attributes)) for each in span.links],
+            attributes=mend.attributes(span.attributes, span.dropped_attributes),
+            events=_counted([mend.event(each) for each in span.events], span.dropped_events),
+            links=_counted([mend.link(each) for each in span.links], span.dropped_links),
             kind=span.kind,
-            status=_status(span.status),
+            status=mend.status(span.status),
             start_time=span.start_time,
             end_time=span.end_time,
             instrumentation_scope=span.instrumentation_scope,
         )
 
-    def _attributes(self, attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+
+class _Mend:
+    """Texts cut to a length, with lone surrogates replaced."""
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+
+    def is_fine(self, text: str) -> bool:
+        return len(text) <= self._longest and (text.isascii() or clean_text(text) == text)
+
+    def text(self, text: str) -> str:
+        return clean_text(text[: self._longest])
+
+    def attributes(self, attributes: Mapping[str, Any] | None, dropped: int) -> BoundedAttributes:
         found: dict[str, Any] = {}
         for key, value in (attributes or {}).items():
-            name = self._text(key)
+            name = self.text(key)
             if isinstance(value, str):
-                found[name] = self._text(value)
+                found[name] = self.text(value)
                 if len(value) > self._longest:
                     found[semconv.content_length(name)] = len(value)
             elif isinstance(value, tuple | list):
-                found[name] = [
-                    self._text(each) if isinstance(each, str) else each for each in value
-                ]
+                found[name] = [self.text(each) if isinstance(each, str) else each for each in value]
             else:
                 found[name] = value
-        return found
+        bounded = BoundedAttributes(None, found)
+        bounded.dropped = dropped
+        return bounded
 
-    def _text(self, text: str) -> str:
-        return clean_text(text[: self._longest])
+    def event(self, event: Event) -> Event:
+        attributes = self.attributes(event.attributes, event.dropped_attributes)
+        return Event(self.text(event.name), attributes, event.timestamp)
 
-    def _is_fine(self, text: str) -> bool:
-        return len(text) <= self._longest and (text.isascii() or clean_text(text) == text)
+    def link(self, link: Link) -> Link:
+        return Link(link.context, self.attributes(link.attributes, link.dropped_attributes))
+
+    def status(self, status: Status) -> Status:
+        if not status.description:
+            return status
+        return Status(status.status_code, self.text(status.description))
+
+
+def _counted(items: Sequence[Any], dropped: int) -> BoundedList[Any]:
+    bounded = BoundedList.from_seq(None, items)
+    bounded.dropped = dropped
+    return bounded
 
 
 def inspected(span: ReadableSpan) -> tuple[int, bool]:
@@ -162,9 +193,3 @@ def _attribute_texts(attributes: Mapping[str, Any] | None) -> Iterator[str]:
             yield value
         elif isinstance(value, tuple | list):
             yield from (each for each in value if isinstance(each, str))
-
-
-def _status(status: Status) -> Status:
-    if not status.description:
-        return status
-    return Status(status.status_code, clean_text(status.description[:LONGEST_TEXT]))

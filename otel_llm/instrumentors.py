@@ -14,7 +14,6 @@ from otel_llm import config
 from otel_llm.adapters.registry import Host
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.errors import OtelLLMError
-from otel_llm.servers.asgi import ServerSettings
 
 _log = logging.getLogger("otel_llm")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -31,13 +30,12 @@ def vllm_plugin() -> None:
         settings = config.Settings.from_environment()
         if settings.disabled or (settings.engines and "vllm" not in settings.engines):
             return
-        server = ServerSettings(
-            trust_remote=settings.trust_remote, context_keys=settings.context_keys
-        )
+        server = config.RUNTIME.server
         # vLLM writes the address of its own exporter into the environment later on.
         asked = not _is_set_up() and any(os.environ.get(name) for name in _ENDPOINTS)
         own = dict(os.environ) if asked else None
-        config.install(["vllm"], Host(telemetry=partial(_telemetry, own=own), server=server))
+        host = Host(telemetry=partial(_telemetry, own=own), server=server)
+        config.install(config.rows_of(["vllm"]), host)
     except OtelLLMError as error:
         _log.error("otel_llm stays off: %s", error)
 
@@ -81,11 +79,14 @@ class VllmInstrumentor:
 
     def instrument(self, **kwargs: Any) -> None:
         """As `otel_llm.instrument`, for vLLM alone."""
-        config.instrument(
-            engines=["vllm"],
-            tracer_provider=kwargs.get("tracer_provider"),
-            meter_provider=kwargs.get("meter_provider"),
-        )
+        try:
+            config.instrument(
+                engines=["vllm"],
+                tracer_provider=kwargs.get("tracer_provider"),
+                meter_provider=kwargs.get("meter_provider"),
+            )
+        except OtelLLMError as error:
+            _log.error("otel_llm stays off: %s", error)
 
     def uninstrument(self, **_kwargs: Any) -> None:
         """As `otel_llm.uninstrument`, for vLLM alone."""

@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 
 from otel_llm.emit.live import LiveRequest
-from otel_llm.emit.values import as_count
+from otel_llm.emit.values import as_count, as_text, clean_text
 from otel_llm.guard import guard
 from otel_llm.timeline import Mark, Outcome, OutputTimes, Part, Phase
 from otel_llm.timeline.gaps import FOLD_AT
@@ -35,6 +35,7 @@ class TracedRequest:
         self._output_tokens: int | None = None
         self._streams = 0
         self._left = False
+        self._whole = True
 
     def __enter__(self) -> TracedRequest:
         with guard("trace_request.start"):
@@ -125,7 +126,8 @@ class TracedRequest:
     def finish_reason(self, *reasons: str) -> None:
         """Record why generation stopped, one reason per sequence."""
         if self._live is not None:
-            self._live.recorder.finish_reasons = tuple(str(each) for each in reasons)
+            given = (as_text(each) for each in reasons)
+            self._live.recorder.finish_reasons = tuple(each for each in given if each)
 
     def set(self, attributes: Mapping[str, object]) -> None:
         """Further attributes of the request span; None and unexportable values are left out."""
@@ -135,7 +137,7 @@ class TracedRequest:
     def reject(self, reason: str) -> None:
         """Record that the request was refused before any token; *reason* becomes `error.type`."""
         if self._live is not None:
-            self._live.recorder.fail(Outcome.REJECTED, reason)
+            self._live.recorder.fail(Outcome.REJECTED, clean_text(reason))
 
     @overload
     def stream(self, items: Iterable[Item], tokens: Count | None = None) -> Iterator[Item]: ...
@@ -156,56 +158,17 @@ class TracedRequest:
         the stream is exhausted, fails, is closed, or is dropped.
         """
         live = self._live
-        if live is not None:
-            live.recorder.streaming = True
-            self._streams += 1
         if isinstance(items, AsyncIterable):
-            return self._passed_async(items, live, tokens) if live else items.__aiter__()
-        return self._passed(items, live, tokens) if live else iter(items)
+            if live is None:
+                return items.__aiter__()
+            return PassedAsyncStream(items, self._watch(live, tokens))
+        return iter(items) if live is None else PassedStream(items, self._watch(live, tokens))
 
-    def _passed(
-        self, items: Iterable[Item], live: LiveRequest, tokens: Count | None
-    ) -> Iterator[Item]:
-        lane, clock = live.recorder.lane(), live.recorder.clock.monotonic_ns
-        stamps, count = lane.stamps, self._counter(tokens)
-        failure: BaseException | None = None
-        try:
-            for item in items:
-                stamps.append(clock())
-                if len(stamps) >= FOLD_AT:
-                    lane.fold()
-                if count is not None:
-                    count(item)
-                yield item
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            if isinstance(failure, GeneratorExit) and hasattr(items, "close"):
-                items.close()
-            self._stream_ended(failure)
-
-    async def _passed_async(
-        self, items: AsyncIterable[Item], live: LiveRequest, tokens: Count | None
-    ) -> AsyncIterator[Item]:
-        lane, clock = live.recorder.lane(), live.recorder.clock.monotonic_ns
-        stamps, count = lane.stamps, self._counter(tokens)
-        failure: BaseException | None = None
-        try:
-            async for item in items:
-                stamps.append(clock())
-                if len(stamps) >= FOLD_AT:
-                    lane.fold()
-                if count is not None:
-                    count(item)
-                yield item
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            if isinstance(failure, GeneratorExit) and hasattr(items, "aclose"):
-                await items.aclose()
-            self._stream_ended(failure)
+    def _watch(self, live: LiveRequest, tokens: Count | None) -> _Watch:
+        live.recorder.streaming = True
+        self._streams += 1
+        clock = live.recorder.clock.monotonic_ns
+        return _Watch(live.recorder.lane(), clock, self._counter(tokens), self._stream_ended)
 
     def _counter(self, tokens: Count | None) -> Callable[[Any], None] | None:
         if tokens is None:
@@ -219,20 +182,138 @@ class TracedRequest:
 
     def _stream_ended(self, error: BaseException | None) -> None:
         self._streams -= 1
+        self._whole = self._whole and error is None
         if error is not None and self._live is not None:
             self._live.fail(error)
         if self._left and self._streams == 0:
-            self._end(None, completed=error is None)
+            self._end(None)
 
-    def _end(self, error: BaseException | None, *, completed: bool = True) -> None:
+    def _end(self, error: BaseException | None) -> None:
         live = self._live
         if live is None or live.finished:
             return
         with guard("trace_request.end"):
             if error is not None:
                 live.fail(error)
-            elif completed:
+            elif self._whole:
                 live.recorder.ending(end_record=True)
             if live.recorder.tokens.output is None:
                 live.recorder.usage(output=self._output_tokens)
             live.finish()
+
+
+class _Watch:
+    """What happens to each item of a stream, and at its end."""
+
+    __slots__ = ("clock", "count", "ended", "lane", "started")
+
+    def __init__(
+        self,
+        lane: OutputTimes,
+        clock: Callable[[], int],
+        count: Callable[[Any], None] | None,
+        ended: Callable[[BaseException | None], None],
+    ) -> None:
+        self.lane = lane
+        self.clock = clock
+        self.count = count
+        self.ended = ended
+        self.started = False
+
+    def passed(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Every item, stamped; one clock read and one append each."""
+        self.started = True
+        stamps, clock, count = self.lane.stamps, self.clock, self.count
+        failure: BaseException | None = None
+        try:
+            for item in items:
+                stamps.append(clock())
+                if len(stamps) >= FOLD_AT:
+                    self.lane.fold()
+                if count is not None:
+                    count(item)
+                yield item
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            if isinstance(failure, GeneratorExit):
+                _close(items)
+            self.ended(failure)
+
+    async def passed_async(self, items: AsyncIterable[Item]) -> AsyncIterator[Item]:
+        """Every item, stamped; one clock read and one append each."""
+        self.started = True
+        stamps, clock, count = self.lane.stamps, self.clock, self.count
+        failure: BaseException | None = None
+        try:
+            async for item in items:
+                stamps.append(clock())
+                if len(stamps) >= FOLD_AT:
+                    self.lane.fold()
+                if count is not None:
+                    count(item)
+                yield item
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            if isinstance(failure, GeneratorExit):
+                await _aclose(items)
+            self.ended(failure)
+
+
+class PassedStream(Iterator[Item]):
+    """A sync stream passed through; closing it closes the one below, also when it is unread."""
+
+    def __init__(self, items: Iterable[Item], watch: _Watch) -> None:
+        self._items = items
+        self._watch = watch
+        self._passed = watch.passed(items)
+
+    def __iter__(self) -> Iterator[Item]:
+        return self._passed
+
+    def __next__(self) -> Item:
+        return next(self._passed)
+
+    def close(self) -> None:
+        """Leave the stream; the request was abandoned unless it had come to its end."""
+        self._passed.close()  # type: ignore[attr-defined]
+        if not self._watch.started:
+            self._watch.started = True
+            _close(self._items)
+            self._watch.ended(GeneratorExit())
+
+
+class PassedAsyncStream(AsyncIterator[Item]):
+    """An async stream passed through; closing it closes the one below, also when it is unread."""
+
+    def __init__(self, items: AsyncIterable[Item], watch: _Watch) -> None:
+        self._items = items
+        self._watch = watch
+        self._passed = watch.passed_async(items)
+
+    def __aiter__(self) -> AsyncIterator[Item]:
+        return self._passed
+
+    async def __anext__(self) -> Item:
+        return await anext(self._passed)
+
+    async def aclose(self) -> None:
+        """Leave the stream; the request was abandoned unless it had come to its end."""
+        await self._passed.aclose()  # type: ignore[attr-defined]
+        if not self._watch.started:
+            self._watch.started = True
+            await _aclose(self._items)
+            self._watch.ended(GeneratorExit())
+
+
+def _close(items: Any) -> None:
+    if hasattr(items, "close"):
+        items.close()
+
+
+async def _aclose(items: Any) -> None:
+    if hasattr(items, "aclose"):
+        await items.aclose()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from opentelemetry import metrics, trace
 
 import otel_llm
@@ -278,6 +280,75 @@ class TestPlugin:
         (record,) = caplog.records
         assert (record.levelno, record.name) == (logging.ERROR, "otel_llm")
         assert "OTEL_LLM_SEMCONV" in record.getMessage()
+
+    @pytest.fixture
+    def app(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], FastAPI]:
+        """A server of vLLM's that starts when it is called for."""
+        vllm.installed(monkeypatch)
+
+        def started() -> FastAPI:
+            app = FastAPI(telemetry={"tracing": False, "metrics": False, "logs": False})
+            app.state.engine_client = object()
+            app.build_middleware_stack()
+            return app
+
+        return started
+
+    def test_global_providers_by_default(self, app: Callable[[], FastAPI]) -> None:
+        """Without an endpoint, telemetry goes where the process sends its own."""
+        vllm_plugin()
+        assert RUNTIME.telemetry is None
+        app()
+        assert RUNTIME.telemetry is not None
+        assert isinstance(RUNTIME.telemetry.tracer, trace.ProxyTracer)
+
+    @pytest.mark.parametrize(
+        ("environ", "name"),
+        [
+            ({}, "vllm"),
+            ({"OTEL_SERVICE_NAME": "mine"}, "mine"),
+            ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=mine"}, "mine"),
+        ],
+    )
+    def test_providers_for_an_endpoint(
+        self,
+        app: Callable[[], FastAPI],
+        monkeypatch: pytest.MonkeyPatch,
+        environ: dict[str, str],
+        name: str,
+    ) -> None:
+        """Made when the server starts, under the service's own name if it has one."""
+        exports = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
+        endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318"}
+        for key, value in (exports | endpoint | environ).items():
+            monkeypatch.setenv(key, value)
+        vllm_plugin()
+        app()
+        assert RUNTIME.telemetry is not None
+        resource = RUNTIME.telemetry.tracer.resource  # type: ignore[attr-defined]
+        assert name == resource.attributes["service.name"]
+
+    def test_an_endpoint_that_vllm_sets_later(
+        self, app: Callable[[], FastAPI], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The address of vLLM's own exporter is none that the user gave us."""
+        vllm_plugin()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://localhost:4317")
+        app()
+        assert RUNTIME.telemetry is not None
+        assert isinstance(RUNTIME.telemetry.tracer, trace.ProxyTracer)
+
+    def test_settings_that_went_wrong_since(
+        self,
+        app: Callable[[], FastAPI],
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """The server starts without us, and one line says why."""
+        vllm_plugin()
+        monkeypatch.setenv("OTEL_LLM_SEMCONV", "2.0")
+        assert app().user_middleware == []
+        assert "OTEL_LLM_SEMCONV" in caplog.text
 
 
 class TestInstrumentor:

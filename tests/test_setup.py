@@ -190,6 +190,30 @@ class TestTargets:
         with pytest.raises(ConfigurationError, match="must be http/protobuf or grpc"):
             otel_llm.configure(protocol=protocol)
 
+    @pytest.mark.parametrize(
+        ("environ", "path"),
+        [
+            ({}, "/v1/metrics"),
+            ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "{url}/v1/metrics?own"}, "/v1/metrics?own"),
+        ],
+    )
+    def test_metrics(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        receiver: Receiver,
+        environ: dict[str, str],
+        path: str,
+    ) -> None:
+        """They have an address of their own."""
+        monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value.format(url=receiver.url))
+        _, meters = providers()
+        meters.get_meter("app").create_counter("sold").add(1)
+        meters.shutdown()  # type: ignore[attr-defined]
+        assert ({"sold"}, [path]) == (receiver.metrics, receiver.paths)
+
     def test_no_traces(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """`OTEL_TRACES_EXPORTER=none` leaves a provider that exports nothing."""
         monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")

@@ -55,10 +55,10 @@ class Patches:
         subclass are never both wrapped for one call.
         """
         original = vars(owner).get(name)
-        if original is None or hasattr(original, self._mark):
+        if original is None or getattr(original, self._mark, None) is original:
             return False
         replacement = make(original)
-        setattr(replacement, self._mark, True)
+        setattr(replacement, self._mark, replacement)
         setattr(owner, name, replacement)
         self._replaced.append(_Replaced(owner, name, original, replacement))
         return True

@@ -19,6 +19,7 @@ from otel_llm import semconv
 from otel_llm.adapters.patching import Patches
 from otel_llm.adapters.registry import Host
 from otel_llm.emit.live import LiveRequest, current_request
+from otel_llm.emit.telemetry import Telemetry
 from otel_llm.guard import guard
 from otel_llm.servers.asgi import InferenceMiddleware, ServerSettings
 from otel_llm.timeline import EngineStamps, Mark, Tokens
@@ -55,7 +56,7 @@ def _patch_server(fastapi: Any, patches: Patches, host: Host) -> None:
         def build_middleware_stack(app: Any) -> Any:
             if patches.active:
                 with guard("vllm.middleware"):
-                    _add_middleware(app, host)
+                    _add_middleware(app, host, patches)
             return original(app)
 
         return build_middleware_stack
@@ -63,7 +64,7 @@ def _patch_server(fastapi: Any, patches: Patches, host: Host) -> None:
     patches.replace(fastapi, "build_middleware_stack", make)
 
 
-def _add_middleware(app: Any, host: Host) -> None:
+def _add_middleware(app: Any, host: Host, patches: Patches) -> None:
     """Wrap an application that serves a vLLM engine; other FastAPI applications are left alone."""
     from starlette.middleware import Middleware
 
@@ -71,9 +72,12 @@ def _add_middleware(app: Any, host: Host) -> None:
         each.cls is InferenceMiddleware for each in app.user_middleware
     ):
         return
-    telemetry = host.telemetry()
-    if telemetry is None:
+    if host.telemetry() is None:  # also makes the providers, before the first request
         return
+
+    def telemetry() -> Telemetry | None:
+        return host.telemetry() if patches.active else None
+
     settings = ServerSettings(
         provider=PROVIDER,
         trust_remote=host.server.trust_remote,
@@ -160,7 +164,7 @@ class VllmCall:
     def keep(self, output: Any) -> None:
         """Keep what is needed of an output: metrics, finish reasons, and token counts."""
         self.last = output
-        if output.metrics is not None:
+        if output.metrics is not None and output.outputs:
             self._metrics[output.outputs[0].index] = output.metrics
         for each in output.outputs:
             before = self._counted.get(each.index, 0) if self.delta else 0
@@ -175,8 +179,8 @@ class VllmCall:
         """The stamps of each sequence seen, as vLLM has them now."""
         if not self._counted and self.last is not None:
             if self.delta:
-                (only,) = self.last.outputs
-                return [self._stamps(self.last.metrics, None, only.finish_reason)]
+                reasons = [each.finish_reason for each in self.last.outputs]
+                return [self._stamps(self.last.metrics, None, reasons[0] if reasons else None)]
             self.keep(self.last)
         return [
             self._stamps(self._metrics.get(index), count, self._reasons.get(index))
@@ -227,8 +231,7 @@ def _begin(live: LiveRequest, given: dict[str, Any]) -> VllmCall:
     call = VllmCall(max(1, getattr(params, "n", None) or 1), now, delta=delta)
     if live.captures_content:
         call.texts = {}
-    recorder.calls.append(call)
-    recorder.expected_sequences += call.expected
+    recorder.call(call, call.expected)
     if len(recorder.calls) == 1:
         recorder.mark(Mark.QUEUED, now)
         live.annotate(

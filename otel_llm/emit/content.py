@@ -23,7 +23,10 @@ def content_attributes(attribute: str, content: object, settings: EmitSettings) 
     shown = settings.redact(attribute, content) if settings.redact else content
     if shown is None:
         return {}
-    text = clean_text(shown) if isinstance(shown, str) else as_json(without_binaries(shown))
+    shown = without_binaries(shown)
+    text = clean_text(shown) if isinstance(shown, str) else as_json(shown)
+    if text is None:
+        return {}
     if len(text) <= settings.content_limit:
         return {attribute: text}
     return {
@@ -35,6 +38,8 @@ def content_attributes(attribute: str, content: object, settings: EmitSettings) 
 def without_binaries(content: Any) -> Any:
     """*content* with images, audio and files replaced by a short description of each."""
     if isinstance(content, Mapping):
+        if content.get("type") == "base64":
+            return {**content, "data": f"<{len(str(content.get('data', '')))} characters>"}
         return {key: _described(key, value) for key, value in content.items()}
     if isinstance(content, list | tuple):
         return [without_binaries(item) for item in content]

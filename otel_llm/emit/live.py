@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import weakref
+from _thread import get_ident, start_new_thread
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -164,8 +166,31 @@ class LiveRequest:
                 span.end((start_us + duration_us) * 1000)
 
     def __del__(self) -> None:
-        if self._timeline is None:
+        """End what nobody ended; from a thread if the garbage collector came by.
+
+        The collector may run inside a lock of the SDK, which ending a span takes again. A bare
+        thread needs no lock to be started.
+        """
+        if self._timeline is not None:
+            return
+        if _collecting != get_ident():
             self.abandon()
+            return
+        try:
+            start_new_thread(self.abandon, ())
+        except RuntimeError:  # the interpreter is shutting down
+            self.abandon()
+
+
+_collecting = 0
+
+
+def _note_collection(phase: str, _info: dict[str, int]) -> None:
+    global _collecting  # noqa: PLW0603 - there is one collector in a process
+    _collecting = get_ident() if phase == "start" else 0
+
+
+gc.callbacks.append(_note_collection)
 
 
 _PHASE_SPAN = {phase: semconv.phase_span(phase) for phase in Phase}

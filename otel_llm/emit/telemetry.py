@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from opentelemetry import context as context_api
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import Link, SpanKind
 
 from otel_llm import semconv
 from otel_llm._version import __version__
@@ -18,9 +19,10 @@ from otel_llm.emit.live import LiveRequest
 from otel_llm.emit.metrics import Instruments
 from otel_llm.emit.request import RequestInfo
 from otel_llm.emit.settings import EmitSettings
-from otel_llm.emit.values import Value, cleaned
+from otel_llm.emit.values import Value
 from otel_llm.timeline import RequestRecorder, Side
 
+_log = logging.getLogger("otel_llm")
 _KINDS = {
     Side.CLIENT: SpanKind.CLIENT,
     Side.PROXY: SpanKind.INTERNAL,
@@ -63,7 +65,7 @@ class Telemetry:
         *,
         parent: Context | None = None,
         anchor: Anchor | None = None,
-        attributes: Mapping[str, object] | None = None,
+        links: Sequence[Link] = (),
     ) -> LiveRequest:
         """Start the one request span of a request on one side.
 
@@ -72,20 +74,20 @@ class Telemetry:
             side: From where the request is seen.
             parent: The context whose span is the parent; the current one by default.
             anchor: When the request arrived, if that was earlier than now.
-            attributes: Further attributes, cleaned before they are set.
+            links: Spans that belong to the request without being its parent.
         """
         recorder = RequestRecorder(side, clock=self.clock, anchor=anchor)
         context = context_api.get_current() if parent is None else parent
-        start = _start_attributes(info, side)
-        if attributes:
-            start.update(cleaned(attributes))
         span = self.tracer.start_span(
             info.span_name,
             context=context,
             kind=_KINDS[side],
-            attributes=start,
+            attributes=_start_attributes(info, side),
+            links=links,
             start_time=recorder.anchor.wall_ns,
         )
+        if not span.is_recording():
+            _explain(context)
         live = LiveRequest(self, info, recorder, span, context)
         self._open.add(live)
         return live
@@ -106,7 +108,7 @@ def _start_attributes(info: RequestInfo, side: Side) -> dict[str, Value]:
         semconv.PROVIDER: info.provider,
         semconv.SIDE: side.value,
     }
-    if info.model is not None:
+    if info.model:
         found[semconv.REQUEST_MODEL] = info.model
     if info.server_address is not None:
         found[semconv.SERVER_ADDRESS] = info.server_address
@@ -114,6 +116,12 @@ def _start_attributes(info: RequestInfo, side: Side) -> dict[str, Value]:
         found[semconv.SERVER_PORT] = info.server_port
     found.update(info.attributes)
     return found
+
+
+def _explain(parent: Context) -> None:
+    caller = trace.get_current_span(parent).get_span_context()
+    if caller.is_valid and caller.is_remote and not caller.trace_flags.sampled:
+        _log.debug("no span is recorded: the caller's trace is not sampled")
 
 
 _alive: weakref.WeakSet[Telemetry] = weakref.WeakSet()

@@ -60,9 +60,13 @@ def clean_text(text: str) -> str:
     return text
 
 
-def as_json(value: object) -> str:
-    """Structured content as one JSON string; what JSON does not know becomes its text."""
-    return clean_text(json.dumps(value, ensure_ascii=False, default=_foreign, allow_nan=False))
+def as_json(value: object) -> str | None:
+    """Structured content as one JSON string, or None if it cannot be one (NaN, odd keys, depth)."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=_foreign, allow_nan=False)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return clean_text(text)
 
 
 def as_count(raw: object) -> int | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from opentelemetry import propagate
+from opentelemetry import propagate, trace
 from opentelemetry.context import Context
+from opentelemetry.trace import Link
 
 Carrier: TypeAlias = Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None
 MOST_HEADERS = 256
@@ -57,6 +58,17 @@ def injected(context: Context) -> dict[str, str]:
     carrier: dict[str, str] = {}
     propagate.inject(carrier, context=context)
     return {name.lower(): value for name, value in carrier.items()}
+
+
+def joined(remote: Context, *, trust: bool) -> tuple[Context, list[Link]]:
+    """The parent context and links for a request that came with *remote*.
+
+    Without trust nothing of the caller's is taken over: a new root that is linked to its trace.
+    """
+    if trust:
+        return remote, []
+    caller = trace.get_current_span(remote).get_span_context()
+    return Context(), [Link(caller)] if caller.is_valid else []
 
 
 CONTEXT_HEADERS = frozenset({b"traceparent", b"tracestate"})

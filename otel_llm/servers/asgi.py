@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from opentelemetry import context as context_api
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from otel_llm import semconv
 from otel_llm.clock import Anchor
@@ -29,16 +29,18 @@ from otel_llm.propagation.headers import (
     UNTRUSTED_HEADERS,
     extract,
     injected,
+    joined,
     normalised,
     replaced,
 )
 from otel_llm.propagation.identity import IdentityKey, identity
 from otel_llm.servers.body import BodyAhead, Message, Receive, Scope, Send
 from otel_llm.servers.routes import Route, route_of
-from otel_llm.timeline import Mark, Side
+from otel_llm.timeline import Mark, Outcome, Side
 
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 LONGEST_NAME = 256
+INCOMPLETE_RESPONSE = "incomplete_response"
 _STREAM_TYPES = ("text/event-stream", "application/x-ndjson")
 
 
@@ -127,16 +129,17 @@ class _Exchange:
             raise
         finally:
             context_api.detach(token)
-            self._finish(live)
+            self._returned(live)
 
     def _start(self, scope: Scope, headers: Mapping[str, str], body: dict[str, Any]) -> Scope:
         """Open the spans; returns the scope for the application, our context in its headers."""
         remote = extract(headers)
-        parent = self._server_context(scope, remote, body)
+        who = identity(self.settings.context_keys, headers, remote)
+        parent = self._server_context(scope, remote, body, who)
         model = _model(body)
         parameters = request_parameters(body, self.telemetry.settings.vocabulary)
         attributes: dict[str, Value] = {semconv.HTTP_ROUTE: self.route.path, **parameters}
-        attributes.update(identity(self.settings.context_keys, headers, remote))
+        attributes.update(who)
         address, port = _address(scope)
         info = RequestInfo(
             operation=self.route.operation,
@@ -157,26 +160,24 @@ class _Exchange:
         passed = replaced(scope.get("headers", ()), injected(live.context), strange)
         return {**scope, "headers": passed}
 
-    def _server_context(self, scope: Scope, remote: Context, body: dict[str, Any]) -> Context:
+    def _server_context(
+        self, scope: Scope, remote: Context, body: dict[str, Any], who: Mapping[str, str]
+    ) -> Context:
         """The context of the SERVER span: somebody else's that is current, else ours."""
         current = context_api.get_current()
         owner = trace.get_current_span(current).get_span_context()
         if owner.is_valid and not owner.is_remote:
             return current
-        caller = trace.get_current_span(remote).get_span_context()
-        links = []
-        if not self.settings.trust_remote:
-            remote = Context()
-            links = [Link(caller)] if caller.is_valid else []
+        parent, links = joined(remote, trust=self.settings.trust_remote)
         self.server = self.telemetry.tracer.start_span(
             f"{scope['method']} {self.route.path}",
-            context=remote,
+            context=parent,
             kind=SpanKind.SERVER,
-            attributes=_http_attributes(scope, self.route, _model(body)),
+            attributes={**_http_attributes(scope, self.route, _model(body)), **who},
             links=links,
             start_time=self.anchor.wall_ns,
         )
-        return trace.set_span_in_context(self.server, remote)
+        return trace.set_span_in_context(self.server, parent)
 
     def _receive(self, ahead: BodyAhead, live: LiveRequest) -> Receive:
         async def receive() -> Message:
@@ -218,6 +219,12 @@ class _Exchange:
         elif kind.startswith(_STREAM_TYPES):
             live.recorder.streaming = self._awaiting_token = True
 
+    def _returned(self, live: LiveRequest) -> None:
+        """The application is done; a plain reply that never came to its end has failed."""
+        if not live.finished and not live.recorder.streaming:
+            live.recorder.fail(Outcome.ERROR, INCOMPLETE_RESPONSE)
+        self._finish(live)
+
     def _last_delivered(self, live: LiveRequest, at_ns: int) -> None:
         """The last chunk was accepted. Where no engine tells of its end, this was it."""
         recorder = live.recorder
@@ -227,7 +234,9 @@ class _Exchange:
 
     def _first_delivered(self, live: LiveRequest, body: bytes, at_ns: int) -> None:
         """The first chunk accepted after the first token; comments and empty chunks are none."""
-        if body and not body.startswith(b":"):
+        with guard("asgi.first_delivered"):
+            if not _has_data(body):
+                return
             live.recorder.mark(Mark.FIRST_DELIVERED, at_ns)
             self._awaiting_token = False
 
@@ -250,6 +259,12 @@ class _Exchange:
                 server.set_attribute(semconv.ERROR_TYPE, timeline.error_type or str(self.status))
                 server.set_status(Status(StatusCode.ERROR))
         server.end(None if timeline.end_us is None else timeline.end_us * 1000)
+
+
+def _has_data(body: bytes | memoryview) -> bool:
+    """True when a chunk of an event stream holds a line that is not a comment."""
+    lines = bytes(body).split(b"\n")
+    return any(line.strip() and not line.startswith(b":") for line in lines)
 
 
 def _model(body: Mapping[str, Any]) -> str | None:

@@ -38,10 +38,14 @@ class PhaseTime(NamedTuple):
 
 
 class Duration(NamedTuple):
-    """A length stated by an engine, or bounded from what it stated."""
+    """A length stated by an engine, or bounded from what it stated.
+
+    `said_us` is what the engine said where `us` is only a part of that.
+    """
 
     us: int
     source: Source = Source.REPORTED
+    said_us: int | None = None
 
 
 class _Segment(NamedTuple):
@@ -141,7 +145,7 @@ def _after_first_token(
     if decode is None or first is None or first_token is None:
         return durations
     rest = max(0, decode.us - (first_token.us - first.us))
-    return {**durations, Phase.DECODE: Duration(rest, decode.source)}
+    return {**durations, Phase.DECODE: Duration(rest, decode.source, decode.us)}
 
 
 def _lay(segment: _Segment, durations: Mapping[Phase, Duration]) -> list[PhaseTime]:
@@ -196,7 +200,7 @@ def _placed(phase: Phase, start_us: int, length_us: int, duration: Duration) -> 
         start_us,
         length_us,
         Source.ESTIMATED if misfit else duration.source,
-        duration.us if said else None,
+        (duration.said_us or duration.us) if said else None,
     )
 
 

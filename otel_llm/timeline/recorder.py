@@ -48,6 +48,7 @@ class RequestRecorder:
         self._marks = {Mark.RECEIVED: Stamp(self.anchor.wall_ns)}
         self._reported: dict[Phase, int] = {}
         self._parts: dict[Part, int] = {}
+        self.in_turns = False
         self._tokens: dict[str, int] = {}
         self._ending: dict[str, Any] = {}
 
@@ -78,7 +79,7 @@ class RequestRecorder:
         The first failure stays, and of a failure and a peer that left the earlier one: an
         exception because the peer has gone is no failure, and leaving after one explains nothing.
         """
-        if "failure" in self._ending or "peer_gone" in self._ending:
+        if self._ending.get("failure") or self._ending.get("peer_gone"):
             seen = {key: value for key, value in seen.items() if key not in _FIRST_ONLY}
         self._ending.update(seen)
 
@@ -90,6 +91,12 @@ class RequestRecorder:
     def status(self) -> int | None:
         """The HTTP status that was seen, or None."""
         return self._ending.get("status")
+
+    def call(self, call: EngineCall, sequences: int) -> None:
+        """Note a call into the engine that asks for *sequences* sequences."""
+        self.in_turns = self.in_turns or self.has_output
+        self.calls.append(call)
+        self.expected_sequences += sequences
 
     def lane(self) -> OutputTimes:
         """A new series of output times; one for each sequence that is watched."""
@@ -155,7 +162,9 @@ class RequestRecorder:
         if not self.calls:
             return own
         said = zip(*(call.tokens() for call in self.calls), strict=True)
-        return Tokens(*map(_own_or_sum, own, said))
+        total = Tokens(*map(_own_or_sum, own, said))
+        # Calls after an output (beam search, tool loops) were given the same prompt again.
+        return total._replace(input=own.input, cached=own.cached) if self.in_turns else total
 
 
 def _own_or_sum(own: int | None, said: tuple[int | None, ...]) -> int | None:

@@ -105,7 +105,8 @@ def merged_marks(evidence: Evidence) -> dict[Mark, Stamp]:
     if len(evidence.sequences) == evidence.expected_sequences == 1:
         return marks | dict(evidence.sequences[0].marks)
     ran = [each for each in evidence.sequences if Mark.SCHEDULED in each.marks]
-    partly = 0 < len(ran) < evidence.expected_sequences
+    seen = sum(1 for each in evidence.sequences if each.marks)
+    partly = 0 < seen < evidence.expected_sequences
     queue = _stamps(evidence.sequences, Mark.QUEUED)
     found = {Mark.QUEUED: min(queue, key=_instant, default=None)}
     if ran:
@@ -163,13 +164,17 @@ def _as_estimate(phase: PhaseTime) -> PhaseTime:
 def _reported(evidence: Evidence) -> dict[Phase, int]:
     """Stated durations: the request's own, else those of the sequence that waited least.
 
-    Sequences that could be placed have marks and leave no room for those of others.
+    Sequences that could be placed have marks and leave no room for those of others; and one
+    sequence's decode is not that of several.
     """
-    if any(each.marks for each in evidence.sequences):
-        return dict(evidence.reported)
     stated = [each.reported for each in evidence.sequences if each.reported]
-    least = min(stated, key=lambda each: each.get(Phase.QUEUE, 0), default={})
-    return dict(least) | dict(evidence.reported)
+    if not stated or any(each.marks for each in evidence.sequences):
+        return dict(evidence.reported)
+    waited = [each for each in stated if Phase.QUEUE in each] or stated
+    least = dict(min(waited, key=lambda each: each.get(Phase.QUEUE, 0)))
+    if len(stated) > 1:
+        least.pop(Phase.DECODE, None)
+    return least | dict(evidence.reported)
 
 
 def _first_token_end(evidence: Evidence, window: Window) -> At | None:
@@ -325,7 +330,8 @@ def _ended_in(evidence: Evidence, window: Window | None, verdict: Verdict) -> Ph
     remote = evidence.side in _REMOTE
     for mark, phase in _OPEN_AFTER:
         if mark in window.marks:
-            waits = evidence.streaming and not remote and window.first_delivered is None
+            serves = evidence.streaming and evidence.side is Side.SERVER
+            waits = serves and window.first_delivered is None
             return Phase.FIRST_TOKEN if phase is Phase.DECODE and waits else phase
     if remote:
         return Phase.FIRST_TOKEN if evidence.streaming else None

@@ -274,6 +274,25 @@ class TestForeignClock:
         found = lengths(written(captured))
         assert (found["queue"], found["prefill"], found["decode"]) == (50, 200, 30)
 
+    async def test_stamps_before_the_hand_over(
+        self, captured: CapturedTelemetry, engine: AsyncLLM, clock: ManualClock
+    ) -> None:
+        """A clock that is behind may read a time at which the request was with us already."""
+        engine.plan = Plan(skew=-3)
+        live = opened(captured)
+        clock.advance(5)
+        with attached(live.context):
+            async for _ in engine.generate("hi", SamplingParams(), "r"):
+                pass
+        live.finish()
+        found = lengths(written(captured))
+        assert tuple(found[name] for name in ("preprocess", "queue", "prefill", "decode")) == (
+            5_000,
+            50,
+            200,
+            30,
+        )
+
 
 class TestEndings:
     """Every way out of the engine."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
 import otel_llm
 from otel_llm import config, semconv
@@ -18,7 +18,7 @@ from otel_llm.testing import CapturedTelemetry, ManualClock
 from tests.emit.builders import written
 from tests.fakes import vllm
 from tests.fakes.asgi import CHAT, Connection, chat_body
-from tests.fakes.vllm import AsyncLLM, SamplingParams
+from tests.fakes.vllm import AsyncLLM, Plan, SamplingParams
 from tests.servers.builders import PARENT, REQUEST, SERVER
 
 ARGS = SimpleNamespace(served_model_name=["tiny"], otlp_traces_endpoint=None)
@@ -74,6 +74,29 @@ async def test_a_request_through_the_server(
         found[semconv.OUTPUT_TOKENS],
     ) == ("vllm", "ok", 4)
     assert found[semconv.UNACCOUNTED_US] == 0
+
+
+async def test_a_refused_stream(captured: CapturedTelemetry, engine: AsyncLLM) -> None:
+    """The reply is a 400 and no stream: refused, with the engine's reason, and not incomplete."""
+    engine.plan = Plan(fail_at=0, error=vllm.VLLMValidationError("secret"))
+    app = application(engine_client=engine)
+
+    @app.post("/v1/completions")
+    async def completions(_body: dict[str, Any]) -> JSONResponse:
+        outputs = engine.generate("hi", SamplingParams(), "r0")
+        try:
+            await anext(outputs)
+        except vllm.VLLMValidationError:
+            return JSONResponse({}, 400)
+        return JSONResponse({})
+
+    await Connection(chat_body(stream=True)).serve(app, path="/v1/completions")
+    found = written(captured, "text_completion tiny")
+    assert (
+        found[semconv.OUTCOME],
+        found[semconv.ERROR_TYPE],
+    ) == ("rejected", "tests.fakes.vllm.VLLMValidationError")
+    assert semconv.INCOMPLETE not in found
 
 
 @pytest.mark.parametrize(

@@ -15,24 +15,24 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Receiver:
-    """Requests in the order of their arrival: path, size of the body, and headers."""
+    """Requests in the order of their arrival: path, headers, and what was in them."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.sizes: list[int] = []
+        self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
         self._traces: list[ExportTraceServiceRequest] = []
         self._metrics: list[ExportMetricsServiceRequest] = []
 
     def take(self, path: str, body: bytes, headers: dict[str, str]) -> bool:
         """Keep a request; False if the path is none of OTLP's."""
-        if path == "/v1/traces":
+        self.paths.append(path)
+        if path.startswith("/v1/traces"):
             self._traces.append(ExportTraceServiceRequest.FromString(body))
-        elif path == "/v1/metrics":
+        elif path.startswith("/v1/metrics"):
             self._metrics.append(ExportMetricsServiceRequest.FromString(body))
         else:
             return False
-        self.sizes.append(len(body))
         self.headers.append(headers)
         return True
 

@@ -92,19 +92,19 @@ SEEN = marks(received=0, first_token=300, last_token=800, finished=850)
 
 def server(given: dict[Mark, Stamp], **more: Any) -> Evidence:
     """A complete streamed reply seen by a server, unless told otherwise."""
-    return _request(Side.SERVER, given, more)
+    return _request(given, {"side": Side.SERVER} | more)
 
 
 def client(given: dict[Mark, Stamp], **more: Any) -> Evidence:
     """A complete streamed reply seen by a client, unless told otherwise."""
-    return _request(Side.CLIENT, given, more)
+    return _request(given, {"side": Side.CLIENT} | more)
 
 
-def _request(side: Side, given: dict[Mark, Stamp], more: dict[str, Any]) -> Evidence:
+def _request(given: dict[Mark, Stamp], more: dict[str, Any]) -> Evidence:
     settings = {"streaming": True, "ending": COMPLETE} | more
     if "output" in settings:
         settings["tokens"] = Tokens(output=settings.pop("output"))
-    return Evidence(side=side, marks=given, **settings)
+    return Evidence(marks=given, **settings)
 
 
 def outputs(*times_ms: float) -> OutputTimes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from otel_llm.timeline import Ending, Evidence, Outcome, Phase, Side, resolve
@@ -59,6 +57,11 @@ class TestEndedIn:
             found = self._server(*seen, ending=ending, finish_reasons=("abort",))
             assert Phase.DECODE is found
 
+    def test_is_decode_in_an_engine_that_delivers_nothing(self) -> None:
+        """An in-process engine has no `send`; after its first token it is in decode."""
+        given = server(TOKENS, side=Side.ENGINE, ending=Ending(abandoned=True))
+        assert Phase.DECODE is resolve(given).ended_in
+
     def test_is_decode_without_a_stream(self) -> None:
         """A reply in one piece has no first delivery to wait for."""
         assert Phase.DECODE is self._server("queued", "first_token", streaming=False)
@@ -69,7 +72,7 @@ class TestEndedIn:
         self, side: Side, streaming: bool, expected: Phase | None
     ) -> None:
         """Across a network a stream was waiting for its first token; else nobody can tell."""
-        given = replace(client(NO_TOKEN, streaming=streaming, ending=self.CUT), side=side)
+        given = client(NO_TOKEN, streaming=streaming, ending=self.CUT, side=side)
         assert expected is resolve(given).ended_in
 
     def test_of_a_client_that_saw_tokens(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from otel_llm.timeline import Ending, Outcome, Sequence, Tokens, resolve
@@ -308,5 +306,5 @@ def test_only_ok_is_a_success() -> None:
     """An outcome other than ok or abandoned always has an error type, and these never have."""
     endings = [Ending(failure=each) for each in Outcome] + [COMPLETE, Ending(abandoned=True)]
     for ending in endings:
-        found = resolve(replace(client(TOKENS), ending=ending))
+        found = resolve(client(TOKENS, ending=ending))
         assert (found.error_type is None) == (found.outcome in {OK, ABANDONED})

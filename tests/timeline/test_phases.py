@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from otel_llm.timeline import (
@@ -230,7 +228,7 @@ class TestDelivery:
     @pytest.mark.parametrize("side", list(Side))
     def test_is_known_on_every_side(self, side: Side) -> None:
         """Client, proxy, server and engine all have it."""
-        evidence = replace(server(SERVED), side=side)
+        evidence = server(SERVED, side=side)
         assert us(100) == resolve(evidence).duration_us(Phase.DELIVERY)
 
 

@@ -259,6 +259,36 @@ class TestCalls:
         (found,) = recorder.evidence().sequences
         assert abs(at(10).at_ns - found.marks[Mark.QUEUED].at_ns) < ns(0.001)
 
+    def test_add_up_what_they_ask_for(self, recorder: RequestRecorder) -> None:
+        """Two calls for one and three sequences expect four."""
+        recorder.call(Call(), 1)
+        recorder.call(Call(), 3)
+        expected = 4
+        assert expected == recorder.evidence().expected_sequences
+
+    def test_in_turns_were_given_the_same_prompt_again(self, recorder: RequestRecorder) -> None:
+        """A call after an output repeats the prompt, which is not summed; its output is."""
+        recorder.call(Call(input=3, cached=1, output=10), 1)
+        recorder.lane().stamps.append(MONOTONIC_NS)
+        recorder.call(Call(input=13, cached=3, output=20), 1)
+        assert Tokens(output=30) == recorder.evidence().tokens
+
+    def test_in_turns_keep_a_prompt_that_was_recorded(self, recorder: RequestRecorder) -> None:
+        """What the protocol said of the prompt stands."""
+        recorder.usage(input=3, cached=2)
+        recorder.call(Call(input=3, output=10), 1)
+        recorder.lane().stamps.append(MONOTONIC_NS)
+        recorder.call(Call(input=13, output=20), 1)
+        recorder.call(Call(input=23, output=5), 1)
+        assert Tokens(input=3, output=35, cached=2) == recorder.evidence().tokens
+
+    def test_side_by_side_have_prompts_of_their_own(self, recorder: RequestRecorder) -> None:
+        """Calls made before any output are several prompts, which are summed."""
+        recorder.call(Call(input=3, output=10), 1)
+        recorder.call(Call(input=4, output=20), 1)
+        recorder.lane().stamps.append(MONOTONIC_NS)
+        assert Tokens(input=7, output=30) == recorder.evidence().tokens
+
     def test_of_another_host_give_durations(self, recorder: RequestRecorder) -> None:
         """Stamps later than now were read elsewhere, whether the request has ended or not."""
         far = 86_400_000
@@ -339,6 +369,15 @@ class TestEnding:
         recorder.ending(peer_gone=True)
         recorder.fail(Outcome.ERROR, "BrokenPipeError")
         assert Ending(peer_gone=True) == recorder.evidence().ending
+
+    @pytest.mark.parametrize("nothing", [{"peer_gone": False}, {"failure": None}])
+    def test_saying_that_nothing_happened_hides_no_failure(
+        self, recorder: RequestRecorder, nothing: dict[str, object]
+    ) -> None:
+        """A peer that is still there and a failure that was none say nothing more."""
+        recorder.ending(**nothing)
+        recorder.fail(Outcome.ERROR, "RuntimeError")
+        assert Ending(Outcome.ERROR, "RuntimeError") == recorder.evidence().ending
 
     def test_an_error_type_without_a_failure_can_be_replaced(
         self, recorder: RequestRecorder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from itertools import pairwise
 from math import isfinite
 
@@ -65,7 +64,7 @@ def _adds_up(found: Timeline) -> None:
 
 
 def _numbers_are_sane(found: Timeline) -> None:
-    values = [getattr(found, each.name) for each in fields(found)]
+    values = list(found._asdict().values())
     values += [*found.tokens, *(found.gaps or ())]
     values += [each.duration_us for each in found.phases] + list(found.parts.values())
     for value in values:

@@ -83,6 +83,33 @@ class TestSequences:
         assert "decode 410+490 estimated" in laid(found)
         assert "delivery 900+100 derived" in laid(found)
 
+    def test_seen_without_a_schedule_is_seen_in_part_too(self) -> None:
+        """An engine that gives no schedule pushes out no token of ours either."""
+        own = BOUNDS | marks(first_token=300, last_token=950)
+        seen = sequence(first_token=500, last_token=900)
+        found = resolve(server(own, sequences=(seen,), expected_sequences=2))
+        assert "decode 300+650 observed" in laid(found)
+
+    def test_decode_of_one_on_a_foreign_clock_is_not_that_of_all(self) -> None:
+        """Where we saw tokens for 600 ms, one sequence's 200 are not the decode."""
+        own = BOUNDS | marks(first_token=300, last_token=900)
+        both = tuple(Sequence(reported=durations(queue=100, decode=each)) for each in (200, 600))
+        found = resolve(server(own, sequences=both, expected_sequences=2))
+        assert "decode 300+600 observed" in laid(found)
+
+    def test_decode_of_the_only_one_on_a_foreign_clock_is_used(self) -> None:
+        """A single sequence's decode is the request's, whatever was expected."""
+        one = (Sequence(reported=durations(queue=100, decode=200)),)
+        found = resolve(server(BOUNDS, sequences=one))
+        assert us(200) == found.duration_us(Phase.DECODE)
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_queue_that_only_one_states_is_used(self, order: int) -> None:
+        """A sequence that says nothing of its queue does not hide the other's."""
+        both = (Sequence(reported=durations(queue=100)), Sequence(reported=durations(prefill=200)))
+        found = resolve(server(BOUNDS, sequences=both[::order], expected_sequences=2))
+        assert us(100) == found.duration_us(Phase.QUEUE)
+
     def test_first_to_be_scheduled_on_a_foreign_clock(self) -> None:
         """Of sequences known by durations only, the one that waited least gives the queue."""
         both = (Sequence(reported=durations(queue=400)), Sequence(reported=durations(queue=100)))

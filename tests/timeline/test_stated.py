@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,6 +86,11 @@ class TestStated:
         found = resolve(server(SERVED, reported=durations(decode=stated)))
         assert f"decode 430+{left} reported" in laid(found)
 
+    def test_decode_that_was_cut_keeps_what_the_engine_said(self) -> None:
+        """The raw value is the engine's own, not that less the first-token phase."""
+        found = resolve(server(SERVED, reported=durations(decode=5000)))
+        assert "decode 430+470 estimated of 5000" in laid(found)
+
     def test_decode_that_ended_before_the_first_delivery(self) -> None:
         """A decode shorter than the first-token phase leaves nothing after it."""
         found = resolve(server(SERVED, reported=durations(decode=15)))
@@ -130,8 +134,8 @@ class TestStated:
     def test_a_proxys_engine_is_remote_too(self) -> None:
         """A proxy knows as little as a client of when its upstream began."""
         given = marks(received=0, first_token=300, last_token=800, finished=850)
-        evidence = server(given, reported=durations(preprocess=10, queue=20, prefill=200))
-        found = resolve(replace(evidence, side=Side.PROXY))
+        stated = durations(preprocess=10, queue=20, prefill=200)
+        found = resolve(server(given, reported=stated, side=Side.PROXY))
         assert "preprocess 70+10 reported" in laid(found)
 
     def test_a_decode_says_nothing_of_the_wait(self) -> None:
