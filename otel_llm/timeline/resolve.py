@@ -171,10 +171,14 @@ def _reported(evidence: Evidence) -> dict[Phase, int]:
     if not stated or any(each.marks for each in evidence.sequences):
         return dict(evidence.reported)
     waited = [each for each in stated if Phase.QUEUE in each] or stated
-    least = dict(min(waited, key=lambda each: each.get(Phase.QUEUE, 0)))
+    found = dict(sorted(waited, key=_stated_queue)[0])
     if len(stated) > 1:
-        least.pop(Phase.DECODE, None)
-    return least | dict(evidence.reported)
+        found.pop(Phase.DECODE, None)
+    return found | dict(evidence.reported)
+
+
+def _stated_queue(stated: Mapping[Phase, int]) -> int:
+    return stated.get(Phase.QUEUE, 0)
 
 
 def _first_token_end(evidence: Evidence, window: Window) -> At | None:
