@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from otel_llm.propagation.identity import IdentityKey
 from otel_llm.semconv import GENAI_MAIN
 from otel_llm.testing import CapturedTelemetry, captured_telemetry
 from tests.fakes import vllm
+from tests.fakes.asgi import Connection
+from tests.servers.builders import ANSWER, PARENT, SERVER
 
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 FLAGS = [
@@ -60,10 +63,11 @@ class TestEnvironment:
         assert setting(field, **{name: value}) is True
 
     @pytest.mark.parametrize(
-        ("value", "expected"), [("true", True), ("TRUE", True), ("false", False)]
+        ("value", "expected"),
+        [("true", True), (" TRUE", True), ("false", False), ("1", False), ("maybe", False)],
     )
     def test_the_sdks_switch(self, value: str, expected: bool) -> None:
-        """Where the SDK is off, so are we."""
+        """Where the SDK is off, so are we; the specification knows `true` alone."""
         assert expected is setting("disabled", OTEL_SDK_DISABLED=value)
 
     @pytest.mark.parametrize(("name", "field"), FLAGS)
@@ -77,6 +81,7 @@ class TestEnvironment:
         [(name, "maybe") for name, _ in FLAGS]
         + [(name, "2") for name, _ in FLAGS]
         + [("OTEL_LLM_SEMCONV", "1.40"), ("OTEL_LLM_CONTEXT_KEYS", "Tenant")]
+        + [("OTEL_LLM_ENGINES", "vlm"), ("OTEL_LLM_ENGINES", "vllm,VLLM")]
         + [("OTEL_LLM_CONTENT_LIMIT", value) for value in ("0", "-1", "1.5", "many", "9" * 30)],
     )
     def test_wrong_values(self, name: str, value: str) -> None:
@@ -86,7 +91,7 @@ class TestEnvironment:
 
     @pytest.mark.parametrize(
         ("text", "expected"),
-        [("vllm", ("vllm",)), (" vllm , ollama,", ("vllm", "ollama")), (" , ", None)],
+        [("vllm", ("vllm",)), (" vllm ,,", ("vllm",)), (" , ", None)],
     )
     def test_engines(self, text: str, expected: object) -> None:
         """Names separated by commas; none named is all."""
@@ -215,6 +220,22 @@ class TestInstrument:
         otel_llm.instrument()
         assert (RUNTIME.telemetry, RUNTIME.patches) == (None, {})
 
+    def test_after_a_mistake(self, captured: CapturedTelemetry) -> None:
+        """A call that raised has changed nothing, so that the next one counts."""
+        with suppress(otel_llm.OtelLLMError):
+            otel_llm.instrument(engines=["vlm"], **captured_telemetry().providers)
+        otel_llm.instrument(engines=[], **captured.providers)
+        with otel_llm.trace_request("chat", provider="demo"):
+            pass
+        assert captured.tree() == ["chat"]
+
+    async def test_trust_holds_for_every_server(self, captured: CapturedTelemetry) -> None:
+        """Whoever says it once means all middleware of the process."""
+        otel_llm.instrument(engines=[], trust_remote=False, **captured.providers)
+        app = otel_llm.InferenceMiddleware(ANSWER)
+        await Connection().serve(app, headers={"traceparent": PARENT})
+        assert captured.span(SERVER).parent is None
+
 
 class TestUninstrument:
     """Switching off."""
@@ -262,7 +283,7 @@ class TestPlugin:
 
     @pytest.mark.parametrize(
         ("name", "value"),
-        [("OTEL_LLM_DISABLED", "1"), ("OTEL_LLM_ENGINES", "ollama"), ("OTEL_SDK_DISABLED", "true")],
+        [("OTEL_LLM_DISABLED", "1"), ("OTEL_SDK_DISABLED", "true")],
     )
     def test_switched_off(self, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
         """By the environment, without a word."""
@@ -365,6 +386,15 @@ class TestInstrumentor:
     def test_dependencies(self) -> None:
         """None by name, since vLLM's distribution has several."""
         assert not VllmInstrumentor().instrumentation_dependencies()
+
+    def test_wrong_settings(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Logged, since raising would stop the loader before all other instrumentations."""
+        monkeypatch.setenv("OTEL_LLM_SEMCONV", "2.0")
+        VllmInstrumentor().instrument()
+        assert (RUNTIME.telemetry, RUNTIME.patches) == (None, {})
+        assert "OTEL_LLM_SEMCONV" in caplog.text
 
 
 class TestRuntime:

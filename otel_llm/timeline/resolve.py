@@ -171,7 +171,8 @@ def _reported(evidence: Evidence) -> dict[Phase, int]:
     if not stated or any(each.marks for each in evidence.sequences):
         return dict(evidence.reported)
     waited = [each for each in stated if Phase.QUEUE in each] or stated
-    found = dict(sorted(waited, key=_stated_queue)[0])
+    first: Mapping[Phase, int] = min(waited, key=_stated_queue)
+    found = dict(first)
     if len(stated) > 1:
         found.pop(Phase.DECODE, None)
     return found | dict(evidence.reported)

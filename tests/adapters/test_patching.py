@@ -155,6 +155,21 @@ class TestUndo:
         patches.undo()
         assert derived().greet() == "derived base"
 
+    def test_again_below_somebody_elses_wrapper(self, library: type[Base]) -> None:
+        """A wrapper that copied our mark along with the function's name is not ours."""
+        first, second = Patches("one"), Patches("one")
+        first.replace(library, "greet", loud(first))
+        ours = library.greet
+
+        @functools.wraps(ours)
+        def theirs(self: Any) -> str:
+            return f"<{ours(self)}>"
+
+        library.greet = theirs  # type: ignore[method-assign]
+        first.undo()
+        assert second.replace(library, "greet", loud(second))
+        assert library().greet() == "<base>!"
+
 
 class TestWhenImported:
     """Modules that are there, and modules that come later."""

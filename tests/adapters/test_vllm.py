@@ -7,7 +7,7 @@ import gc
 import inspect
 import weakref
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from otel_llm.testing import CapturedTelemetry, ManualClock, captured_telemetry
 from otel_llm.timeline import Phase
 from tests.emit.builders import NAME, attached, opened, written
 from tests.fakes import vllm
-from tests.fakes.vllm import AsyncLLM, Plan, RequestOutputKind, SamplingParams
+from tests.fakes.vllm import AsyncLLM, Plan, RequestOutput, RequestOutputKind, SamplingParams
 
 DELTA, FINAL_ONLY = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
 
@@ -205,16 +205,32 @@ class TestOtherShapes:
         await generate(captured, engine, SamplingParams(n=3, output_kind=FINAL_ONLY))
         assert sources(written(captured))["queue"] == "estimated"
 
-    async def test_several_prompts(self, captured: CapturedTelemetry, engine: AsyncLLM) -> None:
-        """Calls of one request are one request."""
-        await generate(captured, engine, calls=2)
+    async def test_several_prompts(
+        self, captured: CapturedTelemetry, engine_type: type[AsyncLLM]
+    ) -> None:
+        """Calls that run side by side are one request: tokens summed, the first one's wait."""
+        live = opened(captured)
+        with attached(live.context):
+            streams = [
+                engine_type(ManualClock()).generate("hi", SamplingParams(), f"r{number}")
+                for number in range(2)
+            ]
+            await asyncio.gather(*map(_taken, streams))
+        live.finish(ManualClock().monotonic_ns() + 1_000_000_000)
         found = written(captured)
         assert [each for each in captured.tree() if "llm." not in each] == [NAME]
         assert (
             found[semconv.INPUT_TOKENS],
             found[semconv.OUTPUT_TOKENS],
             lengths(found)["queue"],
-        ) == (14, 8, 50)
+            found[semconv.REQUEST_ID],
+        ) == (14, 8, 50, "r0")
+
+    async def test_a_beam_search(self, captured: CapturedTelemetry, engine: AsyncLLM) -> None:
+        """It calls the engine in turns for every token: its prompt is not as many prompts."""
+        engine.plan = Plan(tokens=1)
+        await generate(captured, engine, calls=12)
+        assert semconv.INPUT_TOKENS not in written(captured)
 
     async def test_outputs_that_were_merged(
         self, captured: CapturedTelemetry, engine_type: type[AsyncLLM], clock: ManualClock
@@ -459,6 +475,25 @@ class TestTransparency:
         counts = [each.attributes.get(semconv.OUTPUT_TOKENS) for each in captured.spans]
         assert [count for count in counts if count is not None] == [4] * 10
 
+    @pytest.mark.parametrize("n", [1, 2])
+    async def test_an_output_without_sequences(
+        self,
+        captured: CapturedTelemetry,
+        engine: AsyncLLM,
+        monkeypatch: pytest.MonkeyPatch,
+        n: int,
+    ) -> None:
+        """Whatever the engine yields goes through, and the rest is still written."""
+        monkeypatch.setenv("OTEL_LLM_STRICT", "0")
+        odd = RequestOutput("r", [1], [], False, metrics=vllm.RequestStateStats())
+        engine._shown = lambda *_given: [odd]  # type: ignore[method-assign]
+        live, taken = opened(captured), 0
+        with attached(live.context), suppress(IndexError):
+            async for _ in engine.generate("hi", SamplingParams(n=n), "r"):
+                taken += 1
+        live.finish()
+        assert (taken, semconv.OUTCOME in written(captured)) == (4, True)
+
 
 class TestSwitching:
     """On, on again, and off."""
@@ -527,3 +562,8 @@ class TestContent:
                 assert live.recorder.calls[0].texts is None  # type: ignore[attr-defined]
         live.finish()
         assert semconv.OUTPUT_MESSAGES not in written(captured)
+
+
+async def _taken(outputs: AsyncIterator[Any]) -> None:
+    async for _ in outputs:
+        pass

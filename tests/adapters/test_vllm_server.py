@@ -149,6 +149,17 @@ def test_not_after_uninstrument(engine: AsyncLLM) -> None:
     assert ours(app) == []
 
 
+async def test_a_server_that_goes_on_after_uninstrument(
+    engine: AsyncLLM, captured: CapturedTelemetry
+) -> None:
+    """Its middleware lets everything through and writes no further span."""
+    app = application(engine_client=engine)
+    app.middleware_stack = app.build_middleware_stack()
+    otel_llm.uninstrument()
+    connection = await Connection().serve(app)
+    assert (captured.spans, connection.sent[0]["status"]) == ([], 200)
+
+
 @pytest.mark.parametrize(("endpoint", "told"), [("localhost:4317", True), (None, False)])
 async def test_vllms_own_tracing(
     engine: AsyncLLM, captured: CapturedTelemetry, endpoint: str | None, told: bool

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -250,6 +250,22 @@ class TestLargeContent:
         complete(live)
         assert semconv.INPUT_MESSAGES not in captured.span(NAME).attributes
 
+    def test_one_span_above_the_limit(self) -> None:
+        """Many long texts on one span are cut until it fits; its neighbour arrives whole."""
+        texts = {f"text{number}": "x" * 100_000 for number in range(60)}
+        inner = exported(LARGEST_REQUEST, texts, {"text": "small"})
+        assert (len(inner.spans), max(inner.sizes) <= LARGEST_REQUEST) == (2, True)
+        cut = {each.key: each.value for each in inner.spans[0].attributes}
+        assert cut["otel_llm.content.length.text0"].int_value == 100_000
+
+    @pytest.mark.parametrize(
+        "value", [[0.5] * 4096, [1] * 4096, ["a"] * 4096, [True] * 4096, ["\u96ea"] * 2048]
+    )
+    def test_lists_count_too(self, value: Any) -> None:
+        """Embeddings and token ids take room in a request."""
+        inner = exported(100_000, *[{"list": value}] * 10)
+        assert (len(inner.spans), max(inner.sizes) <= 100_000) == (10, True)
+
 
 class TestBrokenText:
     """D-EXP-05: one span with half emoji among nine clean ones."""
@@ -306,7 +322,7 @@ class TestBrokenText:
     def test_a_clean_span_is_not_touched(self) -> None:
         """It is handed on itself."""
         (given,) = spans({"text": "clean \U0001f98a"})
-        assert given is SafeSpanExporter(Encoding())._mended(given)
+        assert [given] == Keeping.exported(given)
 
     @pytest.mark.parametrize("value", VALUES)
     def test_our_own_spans_are_clean_for_any_exporter(
@@ -324,6 +340,27 @@ class TestBrokenText:
         app = InferenceMiddleware(replies(start(), chunk(more=False)), captured.telemetry)
         asyncio.run(connection.serve(app, headers={"traceparent": "\xff\xfe", "x-t": "\xed\xa0"}))
         assert len(encode_spans(captured.spans).SerializeToString()) > 0
+
+
+class Keeping(SpanExporter):
+    """Keeps the spans themselves."""
+
+    def __init__(self) -> None:
+        self.kept: list[ReadableSpan] = []
+
+    @classmethod
+    def exported(cls, *given: ReadableSpan) -> list[ReadableSpan]:
+        """What becomes of these spans."""
+        inner = cls()
+        SafeSpanExporter(inner).export(given)
+        return inner.kept
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.kept.extend(spans)
+        return SpanExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        """Nothing is open."""
 
 
 class TestSafeExporter:
@@ -359,3 +396,22 @@ class TestSafeExporter:
         assert exporter.force_flush(1)
         exporter.shutdown()
         assert SpanExportResult.FAILURE is inner.export([])
+
+    def test_what_was_dropped_is_still_told(self) -> None:
+        """Mending does not hide that the SDK's own limits were hit."""
+        memory = InMemorySpanExporter()
+        limits = SpanLimits(max_span_attributes=1, max_events=1, max_links=1)
+        provider = TracerProvider(shutdown_on_exit=False, span_limits=limits)
+        provider.add_span_processor(SimpleSpanProcessor(memory))
+        span = provider.get_tracer("app").start_span("span", attributes={"a": 1, "b": "\ud83e"})
+        for each in ("one", "two"):
+            span.add_event(each)
+            span.add_link(span.get_span_context())
+        span.end()
+        (given,) = memory.get_finished_spans()
+        (mended,) = Keeping.exported(given)
+        assert mended.attributes["b"] == "\ufffd"
+        assert [
+            (each.dropped_attributes, each.dropped_events, each.dropped_links)
+            for each in (given, mended)
+        ] == [(1, 1, 1)] * 2

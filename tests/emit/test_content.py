@@ -145,3 +145,18 @@ class TestBinaries:
         found = shown([{"type": "text", "text": "What is this?"}, image])
         assert LENGTH not in found
         assert "What is this?" in found[INPUT]
+
+    def test_an_image_of_the_messages_api(self) -> None:
+        """Images are described on every route that we trace."""
+        source = {"type": "base64", "media_type": "image/png", "data": "AAAA" * 50_000}
+        assert len(str(without_binaries({"type": "image", "source": source}))) < 1000
+
+    def test_an_image_alone(self) -> None:
+        """Also where it is the whole input, as for an embedding."""
+        found = shown("data:image/png;base64," + "A" * 10_000)
+        assert found == {INPUT: "<image/png, 10022 characters>"}
+
+    @pytest.mark.parametrize("content", [[float("nan")], {("a", 1): 2}])
+    def test_what_cannot_be_written(self, content: object) -> None:
+        """No attribute, and no error."""
+        assert shown(content) == {}

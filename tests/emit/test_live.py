@@ -22,14 +22,6 @@ class RefusedError(Exception):
     """An error of a library."""
 
 
-class Owner:
-    """Something of the application that holds a request, and itself."""
-
-    def __init__(self, live: LiveRequest) -> None:
-        self.live = live
-        self.itself: Owner | None = None
-
-
 class Call:
     """A call into an engine that tells nothing."""
 
@@ -136,14 +128,6 @@ class TestEnding:
             assert (weak(), len(captured.spans)) == (None, 1)
         finally:
             gc.enable()
-        assert written(captured)[semconv.OUTCOME] == "abandoned"
-
-    def test_dropped_in_a_cycle(self, captured: CapturedTelemetry) -> None:
-        """A collection ends it where references go in a circle."""
-        owner = Owner(opened(captured))
-        owner.itself = owner
-        del owner
-        gc.collect()
         assert written(captured)[semconv.OUTCOME] == "abandoned"
 
     def test_nothing_counts_after_the_end(self, captured: CapturedTelemetry) -> None:

@@ -100,6 +100,11 @@ class TestCleanValue:
         expected = {"type": "text", "nested": {"n": 1, "colour": "red", "what": "<NotGiven>"}}
         assert expected == json.loads(str(clean_value(given)))
 
+    @pytest.mark.parametrize("value", [{"x": nan}, {("a", 1): 2}])
+    def test_structure_that_is_no_json(self, value: Any) -> None:
+        """Absent like anything that cannot be written."""
+        assert clean_value(value) is None
+
 
 class TestCleaned:
     """A whole set of attributes."""

@@ -264,6 +264,23 @@ class TestHeaders:
         await serve(app, captured, headers={"traceparent": PARENT, "baggage": "plan=gold"})
         assert seen == ["gold", b"plan=gold"]
 
+    async def test_nothing_of_an_untrusted_caller(self, captured: CapturedTelemetry) -> None:
+        """Its trace state and baggage would go on under our trace otherwise."""
+        seen: list[dict[str, str]] = []
+        strange = {"traceparent": PARENT, "tracestate": "ot=th:8", "baggage": "plan=gold"}
+        untrusting = ServerSettings(trust_remote=False)
+        await serve(seen_headers(seen), captured, settings=untrusting, headers=strange)
+        assert not {"tracestate", "baggage"} & set(seen[0])
+        assert f"{captured.span(REQUEST).context.trace_id:032x}" in seen[0]["traceparent"]
+
+    async def test_trace_state_goes_with_its_parent(self, captured: CapturedTelemetry) -> None:
+        """What the sampler made of it, never the old one beside a new parent."""
+        seen: list[dict[str, str]] = []
+        trusted = {"traceparent": PARENT, "tracestate": "ot=th:8;rv:abcdef12345678"}
+        await serve(seen_headers(seen), captured, headers=trusted)
+        state = captured.span(REQUEST).context.trace_state
+        assert state.to_header() == seen[0].get("tracestate", "")
+
 
 class TestIdentity:
     """Who the request belongs to."""
@@ -290,6 +307,13 @@ class TestIdentity:
         spy = Spy()
         await serve(ANSWER, captured_telemetry(sampler=spy), settings=self.KEYS, headers=IDENTITY)
         assert dict(spy.seen)[REQUEST]["otel_llm.tenant"] == "acme"
+
+    async def test_a_sampler_that_decides_by_tenant(self) -> None:
+        """Our SERVER span is the root: children follow its decision, so it must know the tenant."""
+        spy = Spy()
+        captured = captured_telemetry(sampler=spy)
+        await serve(ANSWER, captured, settings=self.KEYS, headers=IDENTITY)
+        assert dict(spy.seen)[SERVER]["otel_llm.tenant"] == "acme"
 
 
 class TestUntouched:

@@ -134,6 +134,42 @@ class TestStream:
         await serve(app, captured)
         assert "otel_llm.first_token_us" not in captured.span(REQUEST).attributes
 
+    async def test_a_chunk_that_is_a_memoryview(
+        self, captured: CapturedTelemetry, clock: ManualClock
+    ) -> None:
+        """Starlette sends them; the application must not see an error of ours."""
+
+        async def app(_scope: Any, receive: Any, send: Any) -> None:
+            live = current_request()
+            assert live is not None
+            await send(start(kind="text/event-stream"))
+            live.recorder.lane().stamps.append(clock.monotonic_ns())
+            await send(chunk(memoryview(b"data: x\n\n")))  # type: ignore[arg-type]
+            await send(chunk(more=False))
+
+        connection = await serve(app, captured)
+        assert len(connection.sent) == 3
+
+    async def test_a_comment_and_data_in_one_chunk(
+        self, captured: CapturedTelemetry, clock: ManualClock
+    ) -> None:
+        """A chunk that begins with a comment may hold the first token."""
+
+        async def app(_scope: Any, receive: Any, send: Any) -> None:
+            live = current_request()
+            assert live is not None
+            lane = live.recorder.lane()
+            await send(start(kind="text/event-stream"))
+            lane.stamps.append(clock.monotonic_ns())
+            for data in (b": ping\n\ndata: one\n\n", b"data: two\n\n"):
+                clock.advance(0.010)
+                await send(chunk(data))
+            lane.stamps.append(clock.monotonic_ns())
+            await send(chunk(more=False))
+
+        await serve(app, captured)
+        assert captured.span(REQUEST).attributes["otel_llm.first_token_us"] == 10_000
+
 
 class TestEndings:
     """Every way in which a request can end."""
@@ -247,6 +283,14 @@ class TestEndings:
 
         await serve(app, captured)
         assert outcome(captured) == ("error", "incomplete_stream", True)
+
+    @pytest.mark.parametrize("messages", [[], [start(), chunk(b"{")]], ids=["nothing", "half"])
+    async def test_a_plain_reply_without_an_end(
+        self, captured: CapturedTelemetry, messages: list[Any]
+    ) -> None:
+        """The server answers 500 or cuts the connection; that is no success."""
+        await serve(replies(*messages), captured)
+        assert outcome(captured)[0] == "error"
 
 
 class TestContext:

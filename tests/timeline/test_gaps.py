@@ -126,6 +126,15 @@ class TestStalls:
         found = summed(stream([50, 50, longest, 50]))
         assert (stalls, us(stall_ms)) == (found.stalls, found.stall_us)
 
+    @pytest.mark.parametrize(("longest", "stalls"), [(500, 0), (520, 1)])
+    def test_of_a_folded_slow_stream_begin_at_ten_medians(
+        self, longest: float, stalls: int
+    ) -> None:
+        """Exactly ten medians are no stall after folding either."""
+        seen = stream([50] * 10 + [longest])
+        seen.fold()
+        assert stalls == summed(seen).stalls
+
     def test_are_counted_and_summed(self) -> None:
         """Each stall counts once, whole."""
         found = summed(stream([5, 300, 5, 5, 700, 5, 5]))

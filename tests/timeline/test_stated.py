@@ -12,6 +12,7 @@ from otel_llm.timeline import (
     Side,
     resolve,
 )
+from otel_llm.timeline.layout import usable_durations
 from tests.timeline.builders import (
     BOUNDS,
     SEEN,
@@ -144,6 +145,37 @@ class TestStated:
         assert "first_token 0+300 observed" in laid(found)
         assert "decode 300+490 reported" in laid(found)
 
+    def test_after_a_retry_the_engine_is_still_remote(self) -> None:
+        """The attempt that was answered crossed the network like any other."""
+        stated = durations(preprocess=10, queue=20, prefill=70)
+        found = resolve(client(SEEN | marks(sent=120), attempts=2, reported=stated))
+        assert phases(
+            "retry 0+120 observed",
+            "preprocess 200+10 reported",
+            "queue 210+20 reported",
+            "prefill 230+70 reported",
+            "decode 300+500 observed",
+            "delivery 800+50 observed",
+        ) == laid(found)
+
+    def test_on_both_sides_of_an_unknown_one(self) -> None:
+        """Queue begins with its mark and decode ends with its own; prefill lies between."""
+        given = BOUNDS | marks(queued=10, last_token=900)
+        found = resolve(server(given, streaming=False, reported=durations(queue=100, decode=300)))
+        assert phases(
+            "preprocess 0+10 observed",
+            "queue 10+100 reported",
+            "decode 600+300 reported",
+            "delivery 900+100 observed",
+        ) == laid(found)
+
+    @pytest.mark.parametrize(("beyond_ns", "believed"), [(0, True), (1, False)])
+    def test_of_up_to_a_leap_year_are_believed(self, beyond_ns: int, believed: bool) -> None:
+        """No duration is longer than 366 days."""
+        longest = 366 * 24 * 3600 * 10**9
+        found = usable_durations({Phase.QUEUE: longest + beyond_ns}, None)
+        assert believed is (Phase.QUEUE in found)
+
     @pytest.mark.parametrize("wait", ["preprocess", "load", "queue", "prefill"])
     def test_any_stated_wait_replaces_the_clients_own(self, wait: str) -> None:
         """One phase before the first token is engine evidence."""
@@ -211,6 +243,13 @@ class TestResidualQueue:
             "prefill 62+200 reported",
             "decode 262+1250 reported",
         ) == laid(found)
+
+    @pytest.mark.parametrize("work", ["prefill", "decode"])
+    def test_is_what_load_and_any_stated_work_leave(self, work: str) -> None:
+        """One of the two suffices: engines leave out a prefill that was cached."""
+        stated = durations(load=20, **{work: 100})
+        found = resolve(client(BOUNDS, streaming=False, reported=stated, reported_total_ns=ns(900)))
+        assert us(780) == found.duration_us(Phase.QUEUE)
 
     def test_is_not_computed_when_the_engine_states_it(self) -> None:
         """A queue of the engine's own is never replaced by a residual."""

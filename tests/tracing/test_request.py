@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import Any
 
 import pytest
 from opentelemetry import baggage, trace
 from opentelemetry import context as context_api
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 import otel_llm
@@ -23,6 +27,12 @@ CANCELLED = "asyncio.exceptions.CancelledError"
 
 def attributes(captured: CapturedTelemetry) -> dict[str, Any]:
     return dict(captured.span(NAME).attributes)
+
+
+class Reason(Enum):
+    """Finish reasons of a client library."""
+
+    STOP = "stop"
 
 
 class TestBlock:
@@ -98,6 +108,23 @@ class TestBlock:
         with request(carrier={"traceparent": PARENT}) as r:
             assert list(r.stream(["a"])) == ["a"]
             r.usage(input_tokens=1)
+
+    def test_an_empty_model(self, in_force: CapturedTelemetry) -> None:
+        """Nor is it an empty text."""
+        with request(model=""):
+            pass
+        assert semconv.REQUEST_MODEL not in in_force.spans[0].attributes
+
+    @pytest.mark.parametrize("field", ["model", "reason", "finish"])
+    def test_half_an_emoji(self, in_force: CapturedTelemetry, field: str) -> None:
+        """An exporter that is not ours loses the attribute or, for a name, the whole batch."""
+        with request(model="cut \ud83e" if field == "model" else "tiny") as r:
+            if field == "reason":
+                r.reject("cut \ud83e")
+            if field == "finish":
+                r.finish_reason("cut \ud83e")
+        texts = [f"{each.name} {value}" for each in in_force.spans for value in _texts(each)]
+        assert not [text for text in texts if "\ud83e" in text]
 
 
 class TestEndings:
@@ -309,6 +336,28 @@ class TestEvidence:
             pass
         assert semconv.OUTPUT_TOKENS not in attributes(in_force)
 
+    def test_a_finish_reason_that_is_an_enum(self, in_force: CapturedTelemetry) -> None:
+        """An enum becomes its text."""
+        with request() as r:
+            r.finish_reason(Reason.STOP)  # type: ignore[arg-type]
+        assert in_force.span(NAME).attributes[semconv.FINISH_REASONS] == ("stop",)
+
+    def test_an_unknown_finish_reason(self, in_force: CapturedTelemetry) -> None:
+        """Unknown is absent, never the text `None`."""
+        with request() as r:
+            r.finish_reason(None)  # type: ignore[arg-type]
+        assert semconv.FINISH_REASONS not in in_force.span(NAME).attributes
+
+    @pytest.mark.parametrize("value", [{"x": float("nan")}, {("a", 1): 2}])
+    def test_structure_that_is_no_json(
+        self, in_force: CapturedTelemetry, monkeypatch: pytest.MonkeyPatch, value: Any
+    ) -> None:
+        """One odd attribute costs itself and nothing else."""
+        monkeypatch.setenv("OTEL_LLM_STRICT", "0")
+        with request() as r:
+            r.set({"app.structure": value})
+        assert in_force.span(NAME).attributes.get(semconv.OUTCOME) == "ok"
+
 
 class TestContext:
     """What is current, and what goes out."""
@@ -379,6 +428,24 @@ class TestContext:
         found = attributes(in_force)
         assert (found["otel_llm.tenant"], found["otel_llm.context.plan"]) == ("acme", "gold")
 
+    def test_identity_from_the_current_context(
+        self, in_force: CapturedTelemetry, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A server that extracted the baggage itself has it in its context."""
+        monkeypatch.setenv("OTEL_LLM_CONTEXT_KEYS", "tenant")
+        with attached(baggage.set_baggage("tenant", "acme", Context())), request():
+            pass
+        assert in_force.span(NAME).attributes.get("otel_llm.tenant") == "acme"
+
+    def test_an_untrusted_carrier(
+        self, in_force: CapturedTelemetry, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """At a public edge the caller's trace is linked, whoever reads the headers."""
+        monkeypatch.setenv("OTEL_LLM_TRUST_REMOTE", "false")
+        with request(side="server", carrier={"traceparent": PARENT}):
+            pass
+        assert (in_force.span(NAME).parent, len(in_force.span(NAME).links)) == (None, 1)
+
 
 class TestSwitchedOff:
     """`OTEL_LLM_DISABLED` and `OTEL_SDK_DISABLED`."""
@@ -434,3 +501,12 @@ def test_a_tracer_that_fails_does_not_stop_the_block(monkeypatch: pytest.MonkeyP
     config.RUNTIME.telemetry = captured_telemetry(sampler=Broken()).telemetry
     with request() as r:
         assert list(r.stream(["a"])) == ["a"]
+
+
+def _texts(span: ReadableSpan) -> Iterator[str]:
+    for value in (span.attributes or {}).values():
+        yield from [value] if isinstance(value, str) else _items(value)
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, tuple) else ()

@@ -217,6 +217,24 @@ class TestSync:
         for _ in leaving(Sync(clock)):
             assert before is context_api.get_current()
 
+    def test_a_break_within_the_block(self, in_force: CapturedTelemetry) -> None:
+        """The reader left the stream, so the request was abandoned and not answered."""
+        with request() as r:
+            for _ in r.stream(iter("abc")):
+                break
+        assert outcome(in_force) == ("abandoned", None, True)
+
+    def test_a_stream_that_is_closed_unread(
+        self, in_force: CapturedTelemetry, clock: ManualClock
+    ) -> None:
+        """Closing it closes the source, once: a connection is leaked otherwise."""
+        source = Sync(clock)
+        stream = leaving(source)
+        stream.close()
+        stream.close()
+        assert (list(stream), source.source.closed) == ([], 1)
+        assert outcome(in_force) == ("abandoned", None, True)
+
 
 class TestAsync:
     """Async streams."""
@@ -307,3 +325,21 @@ class TestAsync:
                 assert live is not None
                 assert len(live.recorder.lanes[0].stamps) <= 2048
         assert outcome(in_force) == ("ok", None, False)
+
+    async def test_a_close_within_the_block(
+        self, in_force: CapturedTelemetry, clock: ManualClock
+    ) -> None:
+        """The same with an async stream that is closed by its reader."""
+        async with request() as r:
+            stream = r.stream(Source(clock))
+            await anext(stream)
+            await stream.aclose()  # type: ignore[attr-defined]
+        assert outcome(in_force)[0] == "abandoned"
+
+    async def test_closed_unread(self, in_force: CapturedTelemetry, clock: ManualClock) -> None:
+        """Closing it closes the source, once."""
+        source = Source(clock)
+        stream = leaving(source)
+        await stream.aclose()
+        await stream.aclose()
+        assert (source.closed, outcome(in_force)) == (1, ("abandoned", None, True))
