@@ -40,6 +40,7 @@ from otel_llm.timeline import Mark, Outcome, Side
 
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 LONGEST_NAME = 256
+LONGEST_PATH = 1024
 INCOMPLETE_RESPONSE = "incomplete_response"
 _STREAM_TYPES = ("text/event-stream", "application/x-ndjson")
 
@@ -119,6 +120,8 @@ class _Exchange:
             scope = self._start(scope, headers, body)
         live = self.live
         if live is None:
+            if self.server is not None:
+                self.server.end()
             await app(scope, ahead.receive, send)
             return
         token = context_api.attach(live.context)
@@ -290,7 +293,7 @@ def _http_attributes(scope: Scope, route: Route, model: str | None) -> dict[str,
     found: dict[str, Value] = {
         semconv.HTTP_METHOD: scope["method"],
         semconv.HTTP_ROUTE: route.path,
-        semconv.URL_PATH: clean_text(scope["path"]),
+        semconv.URL_PATH: clean_text(scope["path"][:LONGEST_PATH]),
         semconv.URL_SCHEME: scope.get("scheme", "http"),
         semconv.OPERATION: route.operation,
     }
