@@ -104,9 +104,11 @@ class InferenceMiddleware(asgi.InferenceMiddleware):
         telemetry: Telemetry | None = None,
         settings: asgi.ServerSettings | None = None,
     ) -> None:
-        if settings is None:
-            settings = replace(RUNTIME.server, provider=provider)
-        super().__init__(app, telemetry or _in_force, settings)
+        super().__init__(
+            app,
+            telemetry or _in_force,
+            settings or (lambda: replace(RUNTIME.server, provider=provider)),
+        )
 
 
 def _in_force() -> Telemetry | None:

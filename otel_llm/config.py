@@ -190,7 +190,7 @@ def instrument(
         RUNTIME.telemetry = Telemetry(tracer_provider, meter_provider, emit)
     if trust_remote is not None:
         RUNTIME.trust(trust_remote)
-    install(rows, Host(telemetry=RUNTIME.current, server=RUNTIME.server))
+    install(rows, Host(telemetry=RUNTIME.current, server=lambda: RUNTIME.server))
 
 
 def rows_of(names: Iterable[str] | None) -> list[Engine]:

@@ -30,11 +30,10 @@ def vllm_plugin() -> None:
         settings = config.Settings.from_environment()
         if settings.disabled or (settings.engines and "vllm" not in settings.engines):
             return
-        server = config.RUNTIME.server
         # vLLM writes the address of its own exporter into the environment later on.
         asked = not _is_set_up() and any(os.environ.get(name) for name in _ENDPOINTS)
         own = dict(os.environ) if asked else None
-        host = Host(telemetry=partial(_telemetry, own=own), server=server)
+        host = Host(telemetry=partial(_telemetry, own=own), server=lambda: config.RUNTIME.server)
         config.install(config.rows_of(["vllm"]), host)
     except OtelLLMError as error:
         _log.error("otel_llm stays off: %s", error)

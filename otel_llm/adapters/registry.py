@@ -17,12 +17,12 @@ from otel_llm.servers.asgi import ServerSettings
 class Host:
     """What an adapter is given: where telemetry goes, and how servers treat requests.
 
-    `telemetry` is called when a server or client starts working, not when patches are applied:
-    providers may be made later than that, and engines start child processes in between.
+    Both are asked when a server or client starts working, not when patches are applied: providers
+    may be made and trust be given later than that, and engines start child processes in between.
     """
 
     telemetry: Callable[[], Telemetry | None]
-    server: ServerSettings
+    server: Callable[[], ServerSettings]
 
 
 class Adapter(Protocol):

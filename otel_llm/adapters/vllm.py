@@ -13,6 +13,7 @@ import functools
 import inspect
 from collections import defaultdict
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 from otel_llm import semconv
@@ -78,12 +79,11 @@ def _add_middleware(app: Any, host: Host, patches: Patches) -> None:
     def telemetry() -> Telemetry | None:
         return host.telemetry() if patches.active else None
 
-    settings = ServerSettings(
-        provider=PROVIDER,
-        trust_remote=host.server.trust_remote,
-        context_keys=host.server.context_keys,
-        inject=_traces_natively(app),
-    )
+    inject = _traces_natively(app)
+
+    def settings() -> ServerSettings:
+        return replace(host.server(), provider=PROVIDER, inject=inject)
+
     ours = Middleware(InferenceMiddleware, telemetry=telemetry, settings=settings)
     app.user_middleware.insert(0, ours)
 

@@ -53,10 +53,8 @@ def without_binaries(content: Any) -> Any:
 def _described(key: object, value: Any) -> Any:
     if key not in _BINARY_KEYS:
         return without_binaries(value)
-    size = (
-        len(str(value.get("url") or value.get("data") or "")) if isinstance(value, Mapping) else 0
-    )
-    return f"<{key}, {size} characters>"
+    inner = value.get("url") or value.get("data") if isinstance(value, Mapping) else value
+    return f"<{key}, {len(str(inner or ''))} characters>"
 
 
 def _binary(uri: str) -> str:

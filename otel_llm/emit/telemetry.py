@@ -120,7 +120,7 @@ def _start_attributes(info: RequestInfo, side: Side) -> dict[str, Value]:
 
 def _explain(parent: Context) -> None:
     caller = trace.get_current_span(parent).get_span_context()
-    if caller.is_valid and caller.is_remote and not caller.trace_flags.sampled:
+    if caller.is_valid and not caller.trace_flags.sampled:
         _log.debug("no span is recorded: the caller's trace is not sampled")
 
 

@@ -65,14 +65,14 @@ class InferenceMiddleware:
     Args:
         app: The ASGI application.
         telemetry: Where spans and metrics go, or a callable that says so at each request.
-        settings: How requests that arrive are treated.
+        settings: How requests that arrive are treated, or a callable that says so.
     """
 
     def __init__(
         self,
         app: App,
         telemetry: Telemetry | Callable[[], Telemetry | None],
-        settings: ServerSettings | None = None,
+        settings: ServerSettings | Callable[[], ServerSettings] | None = None,
     ) -> None:
         self.app = app
         self._telemetry = telemetry
@@ -88,7 +88,9 @@ class InferenceMiddleware:
             await self.app(scope, receive, send)
             return
         anchor = Anchor.take(telemetry.clock)
-        exchange = _Exchange(telemetry, self._settings, route, anchor)
+        settings = self._settings
+        given = settings if isinstance(settings, ServerSettings) else settings()
+        exchange = _Exchange(telemetry, given, route, anchor)
         await exchange.serve(self.app, scope, receive, send)
 
     def _resolved(self) -> Telemetry | None:

@@ -74,8 +74,8 @@ def milestones(stamps: EngineStamps) -> dict[Mark, float]:
 
 def happened(stamp: Any) -> bool:
     """False for None, zero, negative, infinite and not-a-number: a milestone that never was."""
-    # Comparisons with not-a-number are False; most engines give floats, so these come first.
-    return (type(stamp) is float or type(stamp) is int) and 0 < stamp < 1e12
+    # Comparisons with not-a-number are False, and a bool is no time.
+    return isinstance(stamp, float | int) and stamp is not True and 0 < stamp < 1e12
 
 
 def from_events(events: Iterable[tuple[str, float]]) -> tuple[EngineStamps, dict[Part, int]]:

@@ -20,6 +20,7 @@ from tests.fakes.asgi import (
     generates,
     replies,
     start,
+    streams,
 )
 from tests.servers.builders import (
     ANSWER,
@@ -53,6 +54,12 @@ class TestStream:
         await serve(generates(clock, *[b"data: x\n\n"] * 500), captured)
         assert len(captured.spans) <= 10
         assert not any(each.events for each in captured.spans)
+
+    async def test_a_stream_of_which_no_engine_tells(self, captured: CapturedTelemetry) -> None:
+        """Where nobody says how generation ended, the end of the reply is the end."""
+        connection = Connection(chat_body(stream=True))
+        await serve(streams(b"data: x\n\n", b"data: [DONE]\n\n"), captured, connection)
+        assert outcome(captured) == ("ok", None, None)
 
     async def test_it_ends_with_the_last_byte(
         self, captured: CapturedTelemetry, clock: ManualClock
