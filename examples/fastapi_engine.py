@@ -21,15 +21,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
 import otel_llm
-from otel_llm.config import RUNTIME
 from otel_llm.emit.live import current_request
-from otel_llm.servers.asgi import InferenceMiddleware, ServerSettings
 from otel_llm.timeline import Mark, RequestRecorder, Side
 
 app = FastAPI()
-app.add_middleware(
-    InferenceMiddleware, telemetry=RUNTIME.current, settings=ServerSettings(provider="toy")
-)
+app.add_middleware(otel_llm.InferenceMiddleware, provider="toy")
 TURN = asyncio.Semaphore(1)  # the engine computes one request at a time
 
 

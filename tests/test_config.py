@@ -229,10 +229,14 @@ class TestInstrument:
             pass
         assert captured.tree() == ["chat"]
 
-    async def test_trust_holds_for_every_server(self, captured: CapturedTelemetry) -> None:
-        """Whoever says it once means all middleware of the process."""
+    @pytest.mark.parametrize("first", ["middleware", "instrument"])
+    async def test_trust_holds_for_every_server(
+        self, captured: CapturedTelemetry, first: str
+    ) -> None:
+        """Whoever says it once means all middleware of the process, made before or after."""
+        early = otel_llm.InferenceMiddleware(ANSWER)
         otel_llm.instrument(engines=[], trust_remote=False, **captured.providers)
-        app = otel_llm.InferenceMiddleware(ANSWER)
+        app = early if first == "middleware" else otel_llm.InferenceMiddleware(ANSWER)
         await Connection().serve(app, headers={"traceparent": PARENT})
         assert captured.span(SERVER).parent is None
 

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 import otel_llm
 from otel_llm import config, semconv
+from otel_llm.instrumentors import vllm_plugin
 from otel_llm.servers.asgi import InferenceMiddleware
 from otel_llm.testing import CapturedTelemetry, ManualClock
 from tests.emit.builders import written
@@ -158,6 +159,7 @@ async def test_a_server_that_goes_on_after_uninstrument(
     otel_llm.uninstrument()
     connection = await Connection().serve(app)
     assert (captured.spans, connection.sent[0]["status"]) == ([], 200)
+    assert config.RUNTIME.telemetry is None
 
 
 @pytest.mark.parametrize(("endpoint", "told"), [("localhost:4317", True), (None, False)])
@@ -189,3 +191,14 @@ async def test_settings_of_the_host(
     server = captured.span(SERVER)
     assert (server.parent, len(server.links)) == (None, 1)
     assert written(captured)["otel_llm.tenant"] == "acme"
+
+
+async def test_settings_given_after_the_plugin(
+    monkeypatch: pytest.MonkeyPatch, captured: CapturedTelemetry, clock: ManualClock
+) -> None:
+    """VLLM loads the plugin by itself; what the user says in code counts all the same."""
+    engine = vllm.installed(monkeypatch)(clock)
+    vllm_plugin()
+    otel_llm.instrument(trust_remote=False, **captured.providers)
+    await Connection().serve(application(engine_client=engine), headers={"traceparent": PARENT})
+    assert captured.span(SERVER).parent is None

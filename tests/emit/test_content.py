@@ -126,6 +126,10 @@ class TestBinaries:
                 {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
                 {"type": "input_audio", "input_audio": "<input_audio, 8 characters>"},
             ),
+            (
+                {"image_url": "data:image/png;base64,AAAA"},
+                {"image_url": "<image_url, 26 characters>"},
+            ),
             ({"source": "data:image/png;base64,AAAA"}, {"source": "<image/png, 26 characters>"}),
             ({"raw": b"12345"}, {"raw": "<5 bytes>"}),
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,14 @@ class TestFlag:
             len(captured.spans),
             captured.points(semconv.SERVER_DURATION)[0].count,
         )
+
+    async def test_says_why_there_are_no_spans(self, caplog: pytest.LogCaptureFixture) -> None:
+        """One debug line, where the caller's flag was obeyed."""
+        caplog.set_level(logging.DEBUG, "otel_llm")
+        captured = captured_telemetry(sampler=ParentBased(ALWAYS_ON))
+        await serve(ANSWER, captured, headers=FLAGS["inbound"])
+        (record,) = caplog.records
+        assert "not sampled" in record.getMessage()
 
 
 @pytest.mark.parametrize("case", CARRIERS["carriers"], ids=lambda case: case["name"])

@@ -33,7 +33,7 @@ _UNNAMED = ["wrapt"]
 # Requirements without an upper bound would make tomorrow's environment another one.
 _AS_OF = ["--exclude-newer", "2026-11-30T00:00:00Z"]
 _MODEL_SCRIPT = Path(__file__).with_name("tiny_model.py")
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
@@ -128,7 +128,7 @@ class Vllm(Service):
             [*_command(port), *args],
             log=workdir / "vllm.log",
             # An inherited path could bring this repository's sources along.
-            env={**_ENVIRONMENT, "PYTHONPATH": str(overlay or ""), **(env or {})},
+            env={**ENVIRONMENT, "PYTHONPATH": str(overlay or ""), **(env or {})},
             cwd=workdir,
         )
         server.url = f"http://127.0.0.1:{port}"
