@@ -8,8 +8,7 @@ clock moves where a request lies and never how long it took.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 YEAR_2000_NS = 946_684_800_000_000_000
 """Instants before this are not wall-clock times (a monotonic reading taken for one, or zero)."""
@@ -37,8 +36,7 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(NamedTuple):
     """A wall and a monotonic reading taken together in one process, both in nanoseconds."""
 
     wall_ns: int

@@ -39,6 +39,7 @@ class LiveRequest:
         "context",
         "info",
         "recorder",
+        "reference",
         "span",
     )
 
@@ -57,8 +58,9 @@ class LiveRequest:
         self.recorder = recorder
         self.span = span
         # Weak, so that a request nobody holds any more ends at once and not at a collection.
+        self.reference = weakref.ref(self)
         self.context = context_api.set_value(
-            _CURRENT, weakref.ref(self), trace.set_span_in_context(span, parent)
+            _CURRENT, self.reference, trace.set_span_in_context(span, parent)
         )
 
     @property

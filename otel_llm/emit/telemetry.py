@@ -54,7 +54,7 @@ class Telemetry:
         self.instruments = Instruments(
             meter_provider or metrics.get_meter_provider(), self.settings.vocabulary
         )
-        self._open: weakref.WeakSet[LiveRequest] = weakref.WeakSet()
+        self._open: dict[int, weakref.ref[LiveRequest]] = {}
         _alive.add(self)
         _finish_at_exit()
 
@@ -89,17 +89,18 @@ class Telemetry:
         if not span.is_recording():
             _explain(context)
         live = LiveRequest(self, info, recorder, span, context)
-        self._open.add(live)
+        self._open[id(live)] = live.reference
         return live
 
     def finish_open(self) -> None:
         """End every request that is still open, as abandoned; called when the process exits."""
-        for live in list(self._open):
-            live.abandon()
+        for reference in list(self._open.values()):
+            if (live := reference()) is not None:
+                live.abandon()
 
     def closed(self, live: LiveRequest) -> None:
         """Forget a request that has ended."""
-        self._open.discard(live)
+        self._open.pop(id(live), None)
 
 
 def _start_attributes(info: RequestInfo, side: Side) -> dict[str, Value]:

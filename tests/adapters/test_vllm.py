@@ -142,15 +142,18 @@ class TestStreaming:
         await generate(captured, engine)
         assert semconv.CACHE_READ_TOKENS not in written(captured)
 
-    async def test_a_long_stream(self, captured: CapturedTelemetry, engine: AsyncLLM) -> None:
+    @pytest.mark.parametrize("n", [1, 2])
+    async def test_a_long_stream(
+        self, captured: CapturedTelemetry, engine: AsyncLLM, n: int
+    ) -> None:
         """Memory does not grow with it, and every output counts."""
-        engine.plan = Plan(tokens=5_000, per_token=0.001)
+        engine.plan = Plan(tokens=3_000, per_token=0.001)
         live = opened(captured)
         with attached(live.context):
-            async for _ in engine.generate("hi", SamplingParams(), "r"):
+            async for _ in engine.generate("hi", SamplingParams(n=n), "r"):
                 assert len(live.recorder.lanes[0].stamps) <= 2048
         live.finish()
-        assert written(captured)[semconv.OUTPUT_TOKENS] == 5_000
+        assert written(captured)[semconv.OUTPUT_TOKENS] == 3_000 * n
         assert written(captured)[semconv.TOKENS_PER_OUTPUT] == 1.0
 
     async def test_an_engine_that_aborts(

@@ -197,6 +197,20 @@ class TestEndings:
         found = [each.attributes[semconv.OUTCOME] for each in in_force.spans]
         assert found == ["cancelled", "cancelled"]
 
+    def test_a_generator_that_is_closed_within_the_block(self, in_force: CapturedTelemetry) -> None:
+        """A block may hold a `yield`: whoever closes the generator abandons the request."""
+
+        def items() -> Iterator[int]:
+            with request():
+                yield 1
+
+        before = context_api.get_current()
+        generator = items()
+        next(generator)
+        generator.close()  # type: ignore[attr-defined]
+        assert outcome(in_force) == ("abandoned", None, False)
+        assert before is context_api.get_current()
+
     def test_refused(self, in_force: CapturedTelemetry) -> None:
         """The reason is the type."""
         with request(side="client") as r:
