@@ -56,12 +56,13 @@ class Settings:
 
 
 def _known(names: Iterable[str]) -> tuple[str, ...] | None:
+    """The engines that `OTEL_LLM_ENGINES` names; those of other versions are passed over."""
     found = tuple(names)
     for name in found:
         if name not in ENGINES:
             known = ", ".join(sorted(ENGINES))
-            raise ConfigurationError(f"OTEL_LLM_ENGINES names {name!r}; known engines: {known}")
-    return found or None
+            _log.warning("OTEL_LLM_ENGINES names %r, which is unknown; known are: %s", name, known)
+    return tuple(name for name in found if name in ENGINES) if found else None
 
 
 def _emit_settings(env: Mapping[str, str]) -> EmitSettings:

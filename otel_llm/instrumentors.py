@@ -28,7 +28,7 @@ def vllm_plugin() -> None:
     """
     try:
         settings = config.Settings.from_environment()
-        if settings.disabled or (settings.engines and "vllm" not in settings.engines):
+        if settings.disabled or (settings.engines is not None and "vllm" not in settings.engines):
             return
         # vLLM writes the address of its own exporter into the environment later on.
         asked = not _is_set_up() and any(os.environ.get(name) for name in _ENDPOINTS)

@@ -81,7 +81,6 @@ class TestEnvironment:
         [(name, "maybe") for name, _ in FLAGS]
         + [(name, "2") for name, _ in FLAGS]
         + [("OTEL_LLM_SEMCONV", "1.40"), ("OTEL_LLM_CONTEXT_KEYS", "Tenant")]
-        + [("OTEL_LLM_ENGINES", "vlm"), ("OTEL_LLM_ENGINES", "vllm,VLLM")]
         + [("OTEL_LLM_CONTENT_LIMIT", value) for value in ("0", "-1", "1.5", "many", "9" * 30)],
     )
     def test_wrong_values(self, name: str, value: str) -> None:

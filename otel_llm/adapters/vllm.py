@@ -69,12 +69,12 @@ def _add_middleware(app: Any, host: Host, patches: Patches) -> None:
     """Wrap an application that serves a vLLM engine; other FastAPI applications are left alone."""
     from starlette.middleware import Middleware
 
-    if not _serves_vllm(app) or any(
-        each.cls is InferenceMiddleware for each in app.user_middleware
-    ):
+    if not _serves_vllm(app) or any(_is_ours(each.cls) for each in app.user_middleware):
         return
-    if host.telemetry() is None:  # also makes the providers, before the first request
+    made = host.telemetry()  # makes the providers, before the first request
+    if made is None:
         return
+    made.instruments.know(_served_names(app))
 
     def telemetry() -> Telemetry | None:
         return host.telemetry() if patches.active else None
@@ -102,6 +102,12 @@ def _serves_vllm(app: Any) -> bool:
 
 
 _MISSING = object()
+
+
+def _served_names(app: Any) -> list[str]:
+    """The names under which vLLM serves its model, as far as its arguments tell."""
+    names = getattr(getattr(app.state, "args", None), "served_model_name", None)
+    return [names] if isinstance(names, str) else [str(each) for each in names or ()]
 
 
 def _traces_natively(app: Any) -> bool:

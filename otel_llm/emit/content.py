@@ -35,6 +35,35 @@ def content_attributes(attribute: str, content: object, settings: EmitSettings) 
     }
 
 
+def as_messages(content: object) -> object:
+    """Prompts and chat messages in the conventions' form: a role and parts."""
+    if isinstance(content, str):
+        return [_message("user", content)]
+    if not isinstance(content, list):
+        return content
+    if all(isinstance(each, str) for each in content):
+        return [_message("user", each) for each in content]
+    return [
+        _message(str(each["role"]), each.get("content"))
+        if isinstance(each, Mapping) and "role" in each
+        else each
+        for each in content
+    ]
+
+
+def _message(role: str, content: object) -> dict[str, object]:
+    pieces = content if isinstance(content, list) else [content] if content is not None else []
+    return {"role": role, "parts": [_part(piece) for piece in pieces]}
+
+
+def _part(piece: object) -> object:
+    if isinstance(piece, str):
+        return {"type": "text", "content": piece}
+    if isinstance(piece, Mapping) and isinstance(piece.get("text"), str):
+        return {"type": "text", "content": piece["text"]}
+    return piece
+
+
 def without_binaries(content: Any) -> Any:
     """*content* with images, audio and files replaced by a short description of each."""
     if isinstance(content, Mapping):

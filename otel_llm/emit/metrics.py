@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from opentelemetry.context import Context
 from opentelemetry.metrics import Histogram, MeterProvider, NoOpMeter
 
@@ -59,6 +61,10 @@ class Instruments:
         self._token_usage = tokens(vocabulary.token_usage)
         self._input_tokens = tokens(vocabulary.input_token_usage)
         self._output_tokens = tokens(vocabulary.output_token_usage)
+
+    def know(self, models: Iterable[str]) -> None:
+        """Names of models that exist, so that they are told apart before they ever answered."""
+        self._models.update(models)
 
     def record(self, info: RequestInfo, timeline: Timeline, context: Context) -> None:
         """Record one finished request; *context* carries its span, for the exemplars."""

@@ -55,14 +55,23 @@ def request_parameters(body: Mapping[str, object], vocabulary: Vocabulary) -> di
     top_k = as_count(body.get("top_k"))
     if top_k is not None:
         found[semconv.TOP_K] = top_k if vocabulary.top_k_is_int else float(top_k)
-    choices = as_count(body.get("n"))
-    if choices is not None and choices != 1:
+    choices = _choices(body)
+    if choices != 1:
         found[semconv.CHOICE_COUNT] = choices
     if body.get("stream") is True:
         found[semconv.REQUEST_STREAM] = True
     if (output := _output_type(body)) is not None:
         found[semconv.OUTPUT_TYPE] = output
     return found
+
+
+def _choices(body: Mapping[str, object]) -> int:
+    """How many answers are asked for: `n` for each of several prompts."""
+    prompts, n = body.get("prompt"), as_count(body.get("n"))
+    count = 1
+    if isinstance(prompts, list) and all(isinstance(each, str | list) for each in prompts):
+        count = max(1, len(prompts))
+    return count if n is None else count * n
 
 
 def _output_type(body: Mapping[str, object]) -> str | None:

@@ -19,6 +19,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from otel_llm import semconv
 from otel_llm.clock import Anchor
+from otel_llm.emit.content import as_messages
 from otel_llm.emit.live import LiveRequest, current_request
 from otel_llm.emit.request import RequestInfo, request_parameters
 from otel_llm.emit.telemetry import Telemetry
@@ -158,7 +159,7 @@ class _Exchange:
         live.recorder.streaming = self._awaiting_token = body.get("stream") is True
         self.live = live
         if live.captures_content:
-            live.content(semconv.INPUT_MESSAGES, _messages(body))
+            live.content(semconv.INPUT_MESSAGES, as_messages(_messages(body)))
         if not (self.settings.inject or "traceparent" in headers):
             return scope
         strange = CONTEXT_HEADERS if self.settings.trust_remote else UNTRUSTED_HEADERS

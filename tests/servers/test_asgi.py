@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import hashlib
 from typing import Any
 
@@ -376,7 +377,8 @@ class TestContent:
         connection = Connection(body(b'{"model": "tiny", "%s": "hello"}' % field.encode()))
         await serve(ANSWER, captured, connection, path=path)
         (request,) = [each for each in captured.spans if each.kind is SpanKind.INTERNAL]
-        assert request.attributes[semconv.INPUT_MESSAGES] == "hello"
+        shown = json.loads(request.attributes[semconv.INPUT_MESSAGES])
+        assert [{"role": "user", "parts": [{"type": "text", "content": "hello"}]}] == shown
 
     async def test_off_by_default(self, captured: CapturedTelemetry) -> None:
         """Nothing of the prompt or the reply is on any span."""
