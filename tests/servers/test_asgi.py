@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import hashlib
+import json
 from typing import Any
 
 import pytest
@@ -378,7 +378,7 @@ class TestContent:
         await serve(ANSWER, captured, connection, path=path)
         (request,) = [each for each in captured.spans if each.kind is SpanKind.INTERNAL]
         shown = json.loads(request.attributes[semconv.INPUT_MESSAGES])
-        assert [{"role": "user", "parts": [{"type": "text", "content": "hello"}]}] == shown
+        assert shown == [{"role": "user", "parts": [{"type": "text", "content": "hello"}]}]
 
     async def test_off_by_default(self, captured: CapturedTelemetry) -> None:
         """Nothing of the prompt or the reply is on any span."""
