@@ -17,6 +17,7 @@ from otel_llm.errors import ConfigurationError
 from otel_llm.propagation.headers import Carrier, extract, joined, normalised
 from otel_llm.propagation.identity import identity
 from otel_llm.servers import asgi
+from otel_llm.servers.asgi import LONGEST_NAME
 from otel_llm.timeline import Side
 from otel_llm.tracing import TracedRequest
 
@@ -66,13 +67,13 @@ def trace_request(
         who = identity(settings.context_keys, headers, parent)
         if carrier is not None:
             remote = extract(headers, parent)
-            who = identity(settings.context_keys, headers, remote)
             trust = RUNTIME.server.trust_remote or seen_from not in _EDGES
-            parent, links = joined(remote, trust=trust)
+            who = identity(settings.context_keys, headers, remote if trust else parent)
+            parent, links = joined(remote, parent, trust=trust)
         info = RequestInfo(
             operation=operation,
             provider=provider,
-            model=as_text(model),
+            model=(as_text(model) or "")[:LONGEST_NAME] or None,
             server_address=server_address,
             server_port=server_port,
             attributes={**given, **who},
@@ -104,6 +105,7 @@ class InferenceMiddleware(asgi.InferenceMiddleware):
         telemetry: Telemetry | None = None,
         settings: asgi.ServerSettings | None = None,
     ) -> None:
+        _ = RUNTIME.settings  # wrong ones are told now, and not at each request
         super().__init__(
             app,
             telemetry or _in_force,

@@ -95,7 +95,7 @@ def _number(env: Mapping[str, str], name: str, *, default: int) -> int:
     text = env.get(name, "").strip()
     if not text:
         return default
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 10**9):
+    if not (len(text) < 10 and text.isascii() and text.isdigit() and 0 < int(text) <= 10**9):
         raise ConfigurationError(f"{name} is {text!r}; it must be a whole number above 0")
     return int(text)
 
@@ -114,6 +114,8 @@ class Runtime:
 
     def __init__(self) -> None:
         self.telemetry: Telemetry | None = None
+        """What was set up; while nothing is, the global providers serve (`current`)."""
+        self._implicit: Telemetry | None = None
         self.patches: dict[str, Patches] = {}
         self._settings: Settings | None = None
         self._server: ServerSettings | None = None
@@ -141,15 +143,17 @@ class Runtime:
 
     def reset(self) -> None:
         """Forget telemetry and settings; patches stay as they are."""
-        self.telemetry = None
+        self.telemetry = self._implicit = None
         self._settings = None
         self._server = None
 
     def current(self) -> Telemetry:
         """The telemetry in force, made on the global providers when nothing was set up."""
-        if self.telemetry is None:
-            self.telemetry = Telemetry(settings=self.settings.emit)
-        return self.telemetry
+        if self.telemetry is not None:
+            return self.telemetry
+        if self._implicit is None:
+            self._implicit = Telemetry(settings=self.settings.emit)
+        return self._implicit
 
 
 RUNTIME = Runtime()
@@ -187,7 +191,8 @@ def instrument(
     if redact is not None:
         emit = replace(emit, redact=redact)
     rows = rows_of(engines if engines is not None else settings.engines)
-    if RUNTIME.telemetry is None:
+    chosen = (tracer_provider, meter_provider) != (None, None) or emit != settings.emit
+    if RUNTIME.telemetry is None and chosen:
         RUNTIME.telemetry = Telemetry(tracer_provider, meter_provider, emit)
     if trust_remote is not None:
         RUNTIME.trust(trust_remote)

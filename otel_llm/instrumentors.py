@@ -10,7 +10,7 @@ from typing import Any
 
 from opentelemetry import trace
 
-from otel_llm import config
+from otel_llm import config, semconv
 from otel_llm.adapters.registry import Host
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.errors import OtelLLMError
@@ -37,6 +37,8 @@ def vllm_plugin() -> None:
         config.install(config.rows_of(["vllm"]), host)
     except OtelLLMError as error:
         _log.error("otel_llm stays off: %s", error)
+    except Exception as error:  # noqa: BLE001 - vLLM does not start if a plugin raises
+        _log.error("otel_llm stays off (%s)", type(error).__name__)
 
 
 def _telemetry(*, own: Mapping[str, str] | None) -> Telemetry | None:
@@ -58,7 +60,7 @@ def _made(*, own: Mapping[str, str] | None) -> Telemetry:
     from otel_llm.setup import providers
 
     attributes = own.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    named = "OTEL_SERVICE_NAME" in own or "service.name" in attributes
+    named = "OTEL_SERVICE_NAME" in own or semconv.SERVICE_NAME in attributes
     tracer_provider, meter_provider = providers(service_name=None if named else "vllm", environ=own)
     return Telemetry(tracer_provider, meter_provider, emit)
 

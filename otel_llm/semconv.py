@@ -50,6 +50,7 @@ LATENCY_ALIASES: Final = {
 ERROR_TYPE: Final = "error.type"
 SERVER_ADDRESS: Final = "server.address"
 SERVER_PORT: Final = "server.port"
+SERVICE_NAME: Final = "service.name"
 HTTP_METHOD: Final = "http.request.method"
 HTTP_STATUS: Final = "http.response.status_code"
 HTTP_ROUTE: Final = "http.route"
@@ -110,11 +111,6 @@ def part(name: str) -> str:
 def phase_span(phase: str) -> str:
     """Name of the span that shows one phase."""
     return f"llm.{phase}"
-
-
-def replica_state(name: str) -> str:
-    """Attribute for the state of the replica, such as ``waiting.at_queued``."""
-    return f"otel_llm.replica.{name}"
 
 
 def context_key(name: str) -> str:

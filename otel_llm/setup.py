@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
 
-from otel_llm import config
+from otel_llm import config, semconv
 from otel_llm.emit.settings import Redact
 from otel_llm.errors import ConfigurationError, MissingDependencyError
 
@@ -63,6 +63,8 @@ def configure(
     if config.RUNTIME.telemetry is not None:
         _log.warning("configure() was called again and changes nothing; call uninstrument() first")
         return
+    engines = None if engines is None else list(engines)
+    config.rows_of(engines)
     tracer_provider, meter_provider = providers(
         endpoint=endpoint,
         protocol=protocol,
@@ -108,10 +110,10 @@ def providers(
 
     described = _resource(service_name, resource)
     tracer_provider = TracerProvider(sampler=head, resource=described)
-    if env.get("OTEL_TRACES_EXPORTER", "otlp") != "none":
+    if _exports("OTEL_TRACES_EXPORTER", env):
         exporter = _span_exporter(*_target("traces", protocol, endpoint, env))
         tracer_provider.add_span_processor(BatchSpanProcessor(SafeSpanExporter(exporter)))
-    if not metrics or env.get("OTEL_METRICS_EXPORTER", "otlp") == "none":
+    if not (metrics and _exports("OTEL_METRICS_EXPORTER", env)):
         return tracer_provider, NoOpMeterProvider()
     return tracer_provider, _meter_provider(described, *_target("metrics", protocol, endpoint, env))
 
@@ -129,8 +131,19 @@ def _resource(service_name: str | None, attributes: Mapping[str, str] | None) ->
 
     given: dict[str, Any] = dict(attributes or {})
     if service_name:
-        given["service.name"] = service_name
+        given[semconv.SERVICE_NAME] = service_name
     return Resource.create(given)
+
+
+def _exports(variable: str, env: Mapping[str, str]) -> bool:
+    """Whether a signal is exported; OTLP is the one exporter that is built here."""
+    wanted = env.get(variable, "").strip() or "otlp"
+    if wanted not in {"otlp", "none"}:
+        raise ConfigurationError(
+            f"{variable} is {wanted!r}; configure() builds OTLP exporters, so it must be otlp or "
+            "none (for others pass your own providers to instrument())"
+        )
+    return wanted == "otlp"
 
 
 def _target(
@@ -150,7 +163,7 @@ def _target(
         return wanted, base
     if not base.startswith(("http://", "https://")):
         raise ConfigurationError(
-            f"the OTLP endpoint is {base!r}; for http/protobuf it must be a URL such as "
+            "the OTLP endpoint is not a URL; for http/protobuf it must be one such as "
             "http://localhost:4318"
         )
     return wanted, f"{base.rstrip('/')}/v1/{signal}"

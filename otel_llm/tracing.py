@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from opentelemetry import context as context_api
 from opentelemetry import trace
@@ -14,11 +15,26 @@ from opentelemetry.context import Context
 from otel_llm.emit.live import LiveRequest
 from otel_llm.emit.values import as_count, as_text, clean_text
 from otel_llm.guard import guard
-from otel_llm.timeline import Mark, Outcome, OutputTimes, Part, Phase
+from otel_llm.streams import PassedAsyncStream, PassedStream, Watch
+from otel_llm.timeline import Mark, Outcome, OutputTimes, Part, Phase, Side
 from otel_llm.timeline.gaps import FOLD_AT
 
 Item = TypeVar("Item")
+Method = TypeVar("Method", bound=Callable[..., None])
 Count = Callable[[Any], int]
+LONGEST_REASON = 128
+
+
+def _guarded(method: Method) -> Method:
+    """A method of telemetry: whatever it is given, nothing is raised into the application."""
+    where = f"trace_request.{method.__name__}"
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> None:
+        with guard(where):
+            method(*args, **kwargs)
+
+    return cast("Method", call)
 
 
 class TracedRequest:
@@ -75,10 +91,11 @@ class TracedRequest:
         span = self._live.span if self._live else trace.get_current_span()
         return trace.use_span(span, record_exception=False, set_status_on_exception=False)
 
+    @_guarded
     def mark(self, mark: Mark, at_ns: int | None = None) -> None:
         """Record that *mark* happened now, or at *at_ns* (`time.monotonic_ns` of this process)."""
         if self._live is not None:
-            self._live.recorder.mark(mark, at_ns)
+            self._live.recorder.mark(Mark(mark), at_ns)
 
     def output(self, n_tokens: int = 1) -> None:
         """Record one output of *n_tokens* tokens: one clock read and one append."""
@@ -89,10 +106,12 @@ class TracedRequest:
         if lane is None:
             lane = self._lane = live.recorder.lane()
         lane.stamps.append(live.recorder.clock.monotonic_ns())
-        self._output_tokens = (self._output_tokens or 0) + n_tokens
+        if isinstance(n_tokens, int):
+            self._output_tokens = (self._output_tokens or 0) + n_tokens
         if len(lane.stamps) >= FOLD_AT:
             lane.fold()
 
+    @_guarded
     def usage(
         self,
         *,
@@ -112,32 +131,36 @@ class TracedRequest:
                 reasoning=as_count(reasoning_tokens),
             )
 
+    @_guarded
     def reported(self, phase: Phase, seconds: float) -> None:
         """Record how long the engine itself says that *phase* took."""
         if self._live is not None:
-            with guard("trace_request.reported"):
-                self._live.recorder.reported(phase, round(seconds * 1e9))
+            self._live.recorder.reported(Phase(phase), round(seconds * 1e9))
 
+    @_guarded
     def part(self, part: Part, value: int) -> None:
         """Record a part inside a phase, in the unit of its name."""
         if self._live is not None:
-            self._live.recorder.part(part, value)
+            self._live.recorder.part(Part(part), value)
 
+    @_guarded
     def finish_reason(self, *reasons: str) -> None:
         """Record why generation stopped, one reason per sequence."""
         if self._live is not None:
             given = (as_text(each) for each in reasons)
             self._live.recorder.finish_reasons = tuple(each for each in given if each)
 
+    @_guarded
     def set(self, attributes: Mapping[str, object]) -> None:
         """Further attributes of the request span; None and unexportable values are left out."""
         if self._live is not None:
-            self._live.annotate(attributes)
+            self._live.annotate(dict(attributes))
 
+    @_guarded
     def reject(self, reason: str) -> None:
         """Record that the request was refused before any token; *reason* becomes `error.type`."""
         if self._live is not None:
-            self._live.recorder.fail(Outcome.REJECTED, clean_text(reason))
+            self._live.recorder.fail(Outcome.REJECTED, clean_text(str(reason))[:LONGEST_REASON])
 
     @overload
     def stream(self, items: Iterable[Item], tokens: Count | None = None) -> Iterator[Item]: ...
@@ -164,11 +187,11 @@ class TracedRequest:
             return PassedAsyncStream(items, self._watch(live, tokens))
         return iter(items) if live is None else PassedStream(items, self._watch(live, tokens))
 
-    def _watch(self, live: LiveRequest, tokens: Count | None) -> _Watch:
+    def _watch(self, live: LiveRequest, tokens: Count | None) -> Watch:
         live.recorder.streaming = True
         self._streams += 1
         clock = live.recorder.clock.monotonic_ns
-        return _Watch(live.recorder.lane(), clock, self._counter(tokens), self._stream_ended)
+        return Watch(live.recorder.lane(), clock, self._counter(tokens), self._stream_ended)
 
     def _counter(self, tokens: Count | None) -> Callable[[Any], None] | None:
         if tokens is None:
@@ -180,8 +203,13 @@ class TracedRequest:
 
         return count
 
+    @_guarded
     def _stream_ended(self, error: BaseException | None) -> None:
         self._streams -= 1
+        live = self._live
+        if live is not None and live.recorder.side is Side.CLIENT:
+            # Nobody watched whether a read waited, so no chunk's arrival is known.
+            live.recorder.buffered_chunks = sum(lane.outputs for lane in live.recorder.lanes)
         self._whole = self._whole and error is None
         if error is not None and self._live is not None:
             self._live.fail(error)
@@ -200,120 +228,3 @@ class TracedRequest:
             if live.recorder.tokens.output is None:
                 live.recorder.usage(output=self._output_tokens)
             live.finish()
-
-
-class _Watch:
-    """What happens to each item of a stream, and at its end."""
-
-    __slots__ = ("clock", "count", "ended", "lane", "started")
-
-    def __init__(
-        self,
-        lane: OutputTimes,
-        clock: Callable[[], int],
-        count: Callable[[Any], None] | None,
-        ended: Callable[[BaseException | None], None],
-    ) -> None:
-        self.lane = lane
-        self.clock = clock
-        self.count = count
-        self.ended = ended
-        self.started = False
-
-    def passed(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Every item, stamped; one clock read and one append each."""
-        self.started = True
-        stamps, clock, count = self.lane.stamps, self.clock, self.count
-        failure: BaseException | None = None
-        try:
-            for item in items:
-                stamps.append(clock())
-                if len(stamps) >= FOLD_AT:
-                    self.lane.fold()
-                if count is not None:
-                    count(item)
-                yield item
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            if isinstance(failure, GeneratorExit):
-                _close(items)
-            self.ended(failure)
-
-    async def passed_async(self, items: AsyncIterable[Item]) -> AsyncIterator[Item]:
-        """Every item, stamped; one clock read and one append each."""
-        self.started = True
-        stamps, clock, count = self.lane.stamps, self.clock, self.count
-        failure: BaseException | None = None
-        try:
-            async for item in items:
-                stamps.append(clock())
-                if len(stamps) >= FOLD_AT:
-                    self.lane.fold()
-                if count is not None:
-                    count(item)
-                yield item
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            if isinstance(failure, GeneratorExit):
-                await _aclose(items)
-            self.ended(failure)
-
-
-class PassedStream(Iterator[Item]):
-    """A sync stream passed through; closing it closes the one below, also when it is unread."""
-
-    def __init__(self, items: Iterable[Item], watch: _Watch) -> None:
-        self._items = items
-        self._watch = watch
-        self._passed = watch.passed(items)
-
-    def __iter__(self) -> Iterator[Item]:
-        return self._passed
-
-    def __next__(self) -> Item:
-        return next(self._passed)
-
-    def close(self) -> None:
-        """Leave the stream; the request was abandoned unless it had come to its end."""
-        self._passed.close()  # type: ignore[attr-defined]
-        if not self._watch.started:
-            self._watch.started = True
-            _close(self._items)
-            self._watch.ended(GeneratorExit())
-
-
-class PassedAsyncStream(AsyncIterator[Item]):
-    """An async stream passed through; closing it closes the one below, also when it is unread."""
-
-    def __init__(self, items: AsyncIterable[Item], watch: _Watch) -> None:
-        self._items = items
-        self._watch = watch
-        self._passed = watch.passed_async(items)
-
-    def __aiter__(self) -> AsyncIterator[Item]:
-        return self._passed
-
-    async def __anext__(self) -> Item:
-        return await anext(self._passed)
-
-    async def aclose(self) -> None:
-        """Leave the stream; the request was abandoned unless it had come to its end."""
-        await self._passed.aclose()  # type: ignore[attr-defined]
-        if not self._watch.started:
-            self._watch.started = True
-            await _aclose(self._items)
-            self._watch.ended(GeneratorExit())
-
-
-def _close(items: Any) -> None:
-    if hasattr(items, "close"):
-        items.close()
-
-
-async def _aclose(items: Any) -> None:
-    if hasattr(items, "aclose"):
-        await items.aclose()

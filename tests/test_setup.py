@@ -180,7 +180,7 @@ class TestTargets:
     @pytest.mark.parametrize("endpoint", ["localhost:4318", "grpc://x", "4318"])
     def test_no_url(self, endpoint: str) -> None:
         """A mistake that would otherwise show as silence."""
-        with pytest.raises(ConfigurationError, match="it must be a URL such as"):
+        with pytest.raises(ConfigurationError, match="it must be one such as"):
             otel_llm.configure(endpoint=endpoint)
         assert RUNTIME.telemetry is None
 

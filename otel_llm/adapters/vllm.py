@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import defaultdict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +22,13 @@ from otel_llm.adapters.registry import Host
 from otel_llm.emit.live import LiveRequest, current_request
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.guard import guard
-from otel_llm.servers.asgi import InferenceMiddleware, ServerSettings
+from otel_llm.servers.asgi import InferenceMiddleware, InsideMiddleware, ServerSettings
 from otel_llm.timeline import EngineStamps, Mark, Tokens
 from otel_llm.timeline.gaps import FOLD_AT, OutputTimes
 
 PROVIDER = "vllm"
+LONGEST_ID = 256
+"""Request ids come from clients (`X-Request-Id`)."""
 _REFUSALS = frozenset({"VLLMClientError", "GracefulHTTPError", "VLLMValidationError", "ValueError"})
 """Exceptions, by class name, with which vLLM refuses a request; its server answers 4xx or 503."""
 
@@ -89,7 +91,8 @@ def _add_middleware(app: Any, host: Host, patches: Patches) -> None:
 
 
 def _is_ours(middleware: Any) -> bool:
-    return isinstance(middleware, type) and issubclass(middleware, InferenceMiddleware)
+    ours = (InferenceMiddleware, InsideMiddleware)
+    return isinstance(middleware, type) and issubclass(middleware, ours)
 
 
 def _serves_vllm(app: Any) -> bool:
@@ -128,7 +131,7 @@ def _patch_engine(async_llm: Any, patches: Patches) -> None:
                 return inner
             with guard("vllm.generate"):
                 given = dict(zip(parameters[1:], args, strict=False)) | kwargs
-                call = _begin(live, given)
+                call = _begin(live, given, self)
                 several = call.expected > 1 or call.texts is not None
                 return (_watch_several if several else _watch)(inner, live, call)
             return inner
@@ -150,10 +153,12 @@ class VllmCall:
         "_counted",
         "_metrics",
         "_reasons",
+        "_settled",
         "delta",
         "expected",
         "handed_over_ns",
         "last",
+        "look_up",
         "texts",
     )
 
@@ -162,10 +167,12 @@ class VllmCall:
         self.delta = delta
         self.handed_over_ns = handed_over_ns
         self.last: Any = None
-        self.texts: dict[int, str] | None = None
+        self.look_up: Callable[[], list[Any]] | None = None
+        self.texts: dict[int, list[str]] | None = None
         self._metrics: dict[int, Any] = {}
         self._reasons: dict[int, str] = {}
         self._counted: dict[int, int] = {}
+        self._settled: tuple[list[EngineStamps], Tokens] | None = None
 
     def keep(self, output: Any) -> None:
         """Keep what is needed of an output: metrics, finish reasons, and token counts."""
@@ -178,16 +185,28 @@ class VllmCall:
             if each.finish_reason is not None:
                 self._reasons[each.index] = each.finish_reason
             if self.texts is not None:
-                before_text = self.texts.get(each.index, "") if self.delta else ""
-                self.texts[each.index] = before_text + each.text
+                pieces = self.texts.setdefault(each.index, [])
+                if not self.delta:
+                    pieces.clear()
+                pieces.append(each.text)
+
+    def settle(self) -> None:
+        """The call is over: keep what it says, and let go of its outputs."""
+        self._settled = self.stamps(), self.tokens()
+        self.last = self.look_up = None
+        self._metrics.clear()
 
     def stamps(self) -> list[EngineStamps]:
         """The stamps of each sequence seen, as vLLM has them now."""
+        if self._settled is not None:
+            return self._settled[0]
         if not self._counted and self.last is not None:
             if self.delta:
                 reasons = [each.finish_reason for each in self.last.outputs]
                 return [self._stamps(self.last.metrics, None, reasons[0] if reasons else None)]
             self.keep(self.last)
+        if self.last is None and self.look_up is not None:
+            return [self._stamps(stats, None, None) for stats in self.look_up()]
         return [
             self._stamps(self._metrics.get(index), count, self._reasons.get(index))
             for index, count in sorted(self._counted.items())
@@ -198,14 +217,16 @@ class VllmCall:
         return [
             {
                 "role": "assistant",
-                "parts": [{"type": "text", "content": text}],
+                "parts": [{"type": "text", "content": "".join(pieces)}],
                 "finish_reason": self._reasons.get(index),
             }
-            for index, text in sorted((self.texts or {}).items())
+            for index, pieces in sorted((self.texts or {}).items())
         ]
 
     def tokens(self) -> Tokens:
         """Prompt and cached tokens of the call; output tokens are known per sequence."""
+        if self._settled is not None:
+            return self._settled[1]
         if self.last is None:
             return Tokens()
         prompt = self.last.prompt_token_ids
@@ -228,13 +249,14 @@ class VllmCall:
         )
 
 
-def _begin(live: LiveRequest, given: dict[str, Any]) -> VllmCall:
+def _begin(live: LiveRequest, given: dict[str, Any], engine: Any) -> VllmCall:
     """Note that the request was handed to the engine; its own stamp of that comes later."""
     recorder = live.recorder
     now = recorder.clock.monotonic_ns()
     params = given.get("sampling_params")
     delta = getattr(getattr(params, "output_kind", None), "name", None) == "DELTA"
     call = VllmCall(max(1, getattr(params, "n", None) or 1), now, delta=delta)
+    call.look_up = functools.partial(_live_stats, engine, given.get("request_id"))
     if live.captures_content:
         call.texts = {}
     recorder.call(call, call.expected)
@@ -242,7 +264,7 @@ def _begin(live: LiveRequest, given: dict[str, Any]) -> VllmCall:
         recorder.mark(Mark.QUEUED, now)
         live.annotate(
             {
-                semconv.REQUEST_ID: given.get("request_id"),
+                semconv.REQUEST_ID: str(given.get("request_id", ""))[:LONGEST_ID] or None,
                 semconv.LORA: getattr(given.get("lora_request"), "lora_name", None),
                 semconv.REPLICA: given.get("data_parallel_rank"),
             }
@@ -269,7 +291,7 @@ async def _watch(
         _failed(live, error)
         raise
     finally:
-        await inner.aclose()
+        await _close(inner, call)
 
 
 async def _watch_several(
@@ -288,13 +310,35 @@ async def _watch_several(
                     lane.fold()
             call.keep(output)
             if output.finished and call.texts is not None:
-                live.content(semconv.OUTPUT_MESSAGES, call.messages())
+                live.answer(call, call.messages())
             yield output
     except BaseException as error:
         _failed(live, error)
         raise
     finally:
+        await _close(inner, call)
+
+
+async def _close(inner: Any, call: VllmCall) -> None:
+    """Close vLLM's generator as our reader closed ours, whoever else has wrapped it."""
+    with guard("vllm.settle"):
+        call.settle()
+    if hasattr(inner, "aclose"):
         await inner.aclose()
+
+
+def _live_stats(engine: Any, request_id: object) -> list[Any]:
+    """The statistics of a request that has given no output yet, from vLLM's private tables.
+
+    A plain reply is one output at the end; a request that ends before it is known only here.
+    """
+    with guard("vllm.look_up"):
+        processor = getattr(engine, "output_processor", None)
+        names = getattr(processor, "external_req_ids", {}).get(request_id, [request_id])
+        states = getattr(processor, "request_states", {})
+        found = [getattr(states.get(name), "stats", None) for name in names]
+        return [stats for stats in found if stats is not None]
+    return []
 
 
 def _failed(live: LiveRequest, error: BaseException) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import weakref
 from _thread import get_ident, start_new_thread
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from opentelemetry import context as context_api
@@ -20,7 +20,17 @@ from otel_llm.emit.request import RequestInfo
 from otel_llm.emit.summary import summary_attributes
 from otel_llm.emit.values import Value, cleaned
 from otel_llm.guard import guard
-from otel_llm.timeline import Mark, Outcome, Phase, RequestRecorder, Side, Source, Timeline, resolve
+from otel_llm.timeline import (
+    Evidence,
+    Mark,
+    Outcome,
+    Phase,
+    RequestRecorder,
+    Side,
+    Source,
+    Timeline,
+    resolve,
+)
 
 if TYPE_CHECKING:
     from otel_llm.emit.telemetry import Telemetry
@@ -33,11 +43,14 @@ class LiveRequest:
 
     __slots__ = (
         "__weakref__",
+        "_answers",
         "_extra",
+        "_open",
         "_telemetry",
         "_timeline",
         "context",
         "info",
+        "on_finish",
         "recorder",
         "reference",
         "span",
@@ -52,7 +65,10 @@ class LiveRequest:
         parent: Context,
     ) -> None:
         self._telemetry = telemetry
+        self._open = [True]
         self._timeline: Timeline | None = None
+        self._answers: dict[int, Sequence[object]] = {}
+        self.on_finish: Callable[[Timeline], None] | None = None
         self._extra: dict[str, object] = {}
         self.info = info
         self.recorder = recorder
@@ -79,7 +95,7 @@ class LiveRequest:
         return self._telemetry.settings.capture_content and self.span.is_recording()
 
     def annotate(self, attributes: Mapping[str, object]) -> None:
-        """Further attributes, written when the request ends; None and sentinels are left out."""
+        """Further attributes, written when the request ends; they never replace the summary."""
         if not self.finished:
             self._extra.update(attributes)
 
@@ -90,6 +106,12 @@ class LiveRequest:
                 self.span.set_attributes(
                     content_attributes(attribute, content, self._telemetry.settings)
                 )
+
+    def answer(self, call: object, messages: Sequence[object]) -> None:
+        """What one *call* into the engine has answered so far; written if capture is on."""
+        self._answers[id(call)] = messages
+        answers = [message for each in self._answers.values() for message in each]
+        self.content(semconv.OUTPUT_MESSAGES, answers)
 
     def fail(self, error: BaseException, *, refused: bool = False) -> None:
         """Note that *error* ended the request; the first failure noted stays.
@@ -116,18 +138,29 @@ class LiveRequest:
         Args:
             at_ns: When the request ended, monotonic nanoseconds; now by default.
         """
-        if self._timeline is not None:
+        try:
+            self._open.pop()  # one of several threads gets it
+        except IndexError:
             return
-        recorder = self.recorder
-        recorder.mark(Mark.FINISHED, at_ns)
-        self._timeline = _UNRESOLVED
+        self._timeline = NOTHING_KNOWN
         with guard("emit.finish"):
-            self._timeline = resolve(recorder.evidence())
             self._telemetry.closed(self)
+            self.recorder.mark(Mark.FINISHED, at_ns)
+            self._timeline = resolve(self.recorder.evidence())
             self._emit(self._timeline)
-        recorder.calls.clear()
-        if self.span.is_recording():
-            self.span.end()
+        self.recorder.calls.clear()
+        with guard("emit.end"):
+            if self.span.is_recording():
+                self.span.end()
+        with guard("emit.on_finish"):
+            finished, self.on_finish = self.on_finish, None
+            if finished is not None:
+                finished(self._timeline)
+
+    def disown(self) -> None:
+        """Forget the request without ending it: it belongs to the process that was forked."""
+        self._open.clear()
+        self._timeline = NOTHING_KNOWN
 
     def _emit(self, timeline: Timeline) -> None:
         telemetry = self._telemetry
@@ -135,9 +168,8 @@ class LiveRequest:
             telemetry.instruments.record(self.info, timeline, self.context)
         if not self.span.is_recording():
             return
-        attributes = summary_attributes(timeline, telemetry.settings)
-        if self._extra:
-            attributes.update(cleaned(self._extra))
+        attributes = cleaned(self._extra) if self._extra else {}
+        attributes.update(summary_attributes(timeline, telemetry.settings))
         self._add_recorded(attributes)
         self.span.set_attributes(attributes)
         if is_error(timeline, self.recorder.status):
@@ -197,7 +229,8 @@ gc.callbacks.append(_note_collection)
 
 _PHASE_SPAN = {phase: semconv.phase_span(phase) for phase in Phase}
 _PHASE_SOURCE = {source: {semconv.PHASE_SOURCE: source.value} for source in Source}
-_UNRESOLVED = resolve(RequestRecorder(Side.ENGINE).evidence())
+NOTHING_KNOWN = resolve(Evidence(Side.ENGINE))
+"""The timeline of a request of which nothing could be computed."""
 
 
 def current_request(context: Context | None = None) -> LiveRequest | None:

@@ -14,6 +14,8 @@ from otel_llm.semconv import Vocabulary
 from otel_llm.timeline import Outcome, Phase, Side, Timeline
 
 OTHER = "_OTHER"
+MOST_WORDS = 200
+"""Most error types, operations and providers together; applications may invent them."""
 MOST_MODELS = 200
 """More models than this in one process are recorded as `_OTHER`: names come from clients."""
 
@@ -25,6 +27,7 @@ class Instruments:
         meter = provider.get_meter(semconv.SCOPE, __version__, vocabulary.schema_url)
         self.enabled = not isinstance(meter, NoOpMeter)
         self._models: set[str] = set()
+        self._words: set[str] = set()
         self._phase_rows: dict[tuple[str, Side, str | None], dict[Phase, dict[str, str]]] = {}
 
         def seconds(name: str, buckets: tuple[float, ...], description: str) -> Histogram:
@@ -69,8 +72,8 @@ class Instruments:
     def record(self, info: RequestInfo, timeline: Timeline, context: Context) -> None:
         """Record one finished request; *context* carries its span, for the exemplars."""
         attributes: dict[str, str | int] = {
-            semconv.OPERATION: info.operation,
-            semconv.PROVIDER: info.provider,
+            semconv.OPERATION: self._bounded(info.operation),
+            semconv.PROVIDER: self._bounded(info.provider),
         }
         model = self._bounded_model(info.model, timeline.outcome)
         if model is not None:
@@ -79,16 +82,29 @@ class Instruments:
             self._record_client(timeline, attributes, info, context)
         else:
             self._record_server(timeline, attributes, context)
-        self._record_phases(timeline, model, info.operation, context)
+        self._record_phases(timeline, model, self._bounded(info.operation), context)
 
     def _bounded_model(self, model: str | None, outcome: Outcome) -> str | None:
         """The model as a metric attribute: only names that ever worked, and not too many."""
         if model is None or model in self._models:
             return model
-        if outcome is not Outcome.OK or len(self._models) >= MOST_MODELS:
+        if outcome is Outcome.REJECTED or len(self._models) >= MOST_MODELS:
             return OTHER
         self._models.add(model)
         return model
+
+    def _failed(self, attributes: dict[str, str | int], timeline: Timeline) -> dict[str, str | int]:
+        if timeline.error_type is None:
+            return attributes
+        return attributes | {semconv.ERROR_TYPE: self._bounded(timeline.error_type)}
+
+    def _bounded(self, word: str) -> str:
+        """A word of low cardinality, or `_OTHER` once there have been too many of them."""
+        if word not in self._words:
+            if len(self._words) >= MOST_WORDS:
+                return OTHER
+            self._words.add(word)
+        return word
 
     def _record_server(
         self, timeline: Timeline, attributes: dict[str, str | int], context: Context
@@ -96,7 +112,7 @@ class Instruments:
         if timeline.outcome is Outcome.OK:
             _record(self._server_ttft, timeline.ttft_us, attributes, context)
             _record(self._server_tpot, timeline.tpot_us, attributes, context)
-        _record(self._server_duration, timeline.e2e_us, _failed(attributes, timeline), context)
+        _record(self._server_duration, timeline.e2e_us, self._failed(attributes, timeline), context)
 
     def _record_client(
         self,
@@ -110,7 +126,7 @@ class Instruments:
         if info.server_port is not None:
             attributes[semconv.SERVER_PORT] = info.server_port
         self._record_tokens(timeline, attributes, context)
-        _record(self._client_duration, timeline.e2e_us, _failed(attributes, timeline), context)
+        _record(self._client_duration, timeline.e2e_us, self._failed(attributes, timeline), context)
 
     def _record_tokens(
         self, timeline: Timeline, attributes: dict[str, str | int], context: Context
@@ -150,9 +166,3 @@ def _record(
 ) -> None:
     if us is not None:
         histogram.record(us / 1e6, attributes, context)
-
-
-def _failed(attributes: dict[str, str | int], timeline: Timeline) -> dict[str, str | int]:
-    if timeline.error_type is None:
-        return attributes
-    return attributes | {semconv.ERROR_TYPE: timeline.error_type}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import weakref
 from collections.abc import Sequence
 
@@ -98,6 +99,13 @@ class Telemetry:
             if (live := reference()) is not None:
                 live.abandon()
 
+    def disown_open(self) -> None:
+        """Forget every open request without ending it."""
+        for reference in list(self._open.values()):
+            if (live := reference()) is not None:
+                live.disown()
+        self._open.clear()
+
     def closed(self, live: LiveRequest) -> None:
         """Forget a request that has ended."""
         self._open.pop(id(live), None)
@@ -137,3 +145,13 @@ def _finish_at_exit() -> None:
     """Run before the exit handlers of providers, which flush; the last registered runs first."""
     atexit.unregister(_finish_all)
     atexit.register(_finish_all)
+
+
+def _disown_all() -> None:
+    """In a forked child: open requests are the parent's, and end there."""
+    for telemetry in list(_alive):
+        telemetry.disown_open()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)

@@ -60,26 +60,28 @@ def injected(context: Context) -> dict[str, str]:
     return {name.lower(): value for name, value in carrier.items()}
 
 
-def joined(remote: Context, *, trust: bool) -> tuple[Context, list[Link]]:
-    """The parent context and links for a request that came with *remote*.
+def joined(remote: Context, outer: Context, *, trust: bool) -> tuple[Context, list[Link]]:
+    """The parent context and links for a request that came with *remote* on top of *outer*.
 
     Without trust nothing of the caller's is taken over: a new root that is linked to its trace.
     """
     if trust:
         return remote, []
     caller = trace.get_current_span(remote).get_span_context()
-    return Context(), [Link(caller)] if caller.is_valid else []
+    return outer, [Link(caller)] if caller.is_valid and caller.is_remote else []
 
 
-CONTEXT_HEADERS = frozenset({b"traceparent", b"tracestate"})
-"""Headers of a trace; they are replaced together or not at all."""
-UNTRUSTED_HEADERS = CONTEXT_HEADERS | {b"baggage"}
+def context_headers(*, trust: bool) -> frozenset[bytes]:
+    """Header names that our context replaces; without trust no baggage is passed on either."""
+    fields = propagate.get_global_textmap().fields
+    names = {name.lower().encode("latin-1") for name in fields}
+    return frozenset(names - {b"baggage"} if trust else names | {b"baggage"})
 
 
 def replaced(
     headers: Iterable[tuple[bytes, bytes]],
     fields: Mapping[str, str],
-    without: frozenset[bytes] = CONTEXT_HEADERS,
+    without: frozenset[bytes] = frozenset(),
 ) -> list[tuple[bytes, bytes]]:
     """ASGI *headers* with each of *fields* once, no older value of any, and none of *without*."""
     encoded = {name.encode("latin-1"): value.encode("latin-1") for name, value in fields.items()}

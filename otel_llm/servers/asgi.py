@@ -20,14 +20,13 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from otel_llm import semconv
 from otel_llm.clock import Anchor
 from otel_llm.emit.content import as_messages
-from otel_llm.emit.live import LiveRequest, current_request
+from otel_llm.emit.live import NOTHING_KNOWN, LiveRequest, current_request
 from otel_llm.emit.request import RequestInfo, request_parameters
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.emit.values import Value, as_text, clean_text
 from otel_llm.guard import guard
 from otel_llm.propagation.headers import (
-    CONTEXT_HEADERS,
-    UNTRUSTED_HEADERS,
+    context_headers,
     extract,
     injected,
     joined,
@@ -37,7 +36,7 @@ from otel_llm.propagation.headers import (
 from otel_llm.propagation.identity import IdentityKey, identity
 from otel_llm.servers.body import BodyAhead, Message, Receive, Scope, Send
 from otel_llm.servers.routes import Route, route_of
-from otel_llm.timeline import Mark, Outcome, Side
+from otel_llm.timeline import Mark, Outcome, Side, Timeline
 
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 LONGEST_NAME = 256
@@ -76,27 +75,65 @@ class InferenceMiddleware:
         settings: ServerSettings | Callable[[], ServerSettings] | None = None,
     ) -> None:
         self.app = app
+        self._inside = _put_inside(app, self)
         self._telemetry = telemetry
         self._settings = settings or ServerSettings()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection; anything but an inference request passes through untouched."""
+        if self._inside:
+            await self.app(scope, receive, send)
+        else:
+            await self.serve(self.app, scope, receive, send)
+
+    async def serve(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection with *app*."""
         route = None
         if scope["type"] == "http" and current_request() is None:
             route = route_of(scope.get("method", ""), scope.get("path", ""))
         telemetry = self._resolved() if route is not None else None
         if route is None or telemetry is None:
-            await self.app(scope, receive, send)
+            await app(scope, receive, send)
             return
         anchor = Anchor.take(telemetry.clock)
         settings = self._settings
         given = settings if isinstance(settings, ServerSettings) else settings()
         exchange = _Exchange(telemetry, given, route, anchor)
-        await exchange.serve(self.app, scope, receive, send)
+        await exchange.serve(app, scope, receive, send)
 
     def _resolved(self) -> Telemetry | None:
         telemetry = self._telemetry
-        return telemetry if isinstance(telemetry, Telemetry) else telemetry()
+        if isinstance(telemetry, Telemetry):
+            return telemetry
+        with guard("asgi.telemetry"):
+            return telemetry()
+        return None
+
+
+class InsideMiddleware:
+    """The place of an `InferenceMiddleware` that was put around a Starlette application.
+
+    Inside the application, so that a SERVER span of its own is there when we look for one.
+    """
+
+    def __init__(self, app: App, outer: InferenceMiddleware) -> None:
+        self.app = app
+        self.outer = outer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        await self.outer.serve(self.app, scope, receive, send)
+
+
+def _put_inside(app: Any, outer: InferenceMiddleware) -> bool:
+    """Move into a Starlette or FastAPI application that has not started; False for any other."""
+    rows = getattr(app, "user_middleware", None)
+    if not isinstance(rows, list) or getattr(app, "middleware_stack", app) is not None:
+        return False
+    from starlette.middleware import Middleware
+
+    rows.insert(0, Middleware(InsideMiddleware, outer=outer))
+    return True
 
 
 class _Exchange:
@@ -123,8 +160,8 @@ class _Exchange:
             scope = self._start(scope, headers, body)
         live = self.live
         if live is None:
-            if self.server is not None:
-                self.server.end()
+            with guard("asgi.not_started"):
+                self._finish_server(NOTHING_KNOWN)
             await app(scope, ahead.receive, send)
             return
         token = context_api.attach(live.context)
@@ -139,11 +176,16 @@ class _Exchange:
 
     def _start(self, scope: Scope, headers: Mapping[str, str], body: dict[str, Any]) -> Scope:
         """Open the spans; returns the scope for the application, our context in its headers."""
-        remote = extract(headers)
-        who = identity(self.settings.context_keys, headers, remote)
+        outer = context_api.get_current()
+        remote = extract(headers, outer)
+        # A stranger's baggage names nobody.
+        known = remote if self.settings.trust_remote else outer
+        who = identity(self.settings.context_keys, headers, known)
         parent = self._server_context(scope, remote, body, who)
         model = _model(body)
         parameters = request_parameters(body, self.telemetry.settings.vocabulary)
+        if not self.telemetry.settings.capture_content:
+            parameters.pop(semconv.STOP_SEQUENCES, None)  # they may quote the prompt
         attributes: dict[str, Value] = {semconv.HTTP_ROUTE: self.route.path, **parameters}
         attributes.update(who)
         address, port = _address(scope)
@@ -157,13 +199,15 @@ class _Exchange:
         )
         live = self.telemetry.start(info, Side.SERVER, parent=parent, anchor=self.anchor)
         live.recorder.streaming = self._awaiting_token = body.get("stream") is True
+        live.on_finish = self._finish_server
         self.live = live
         if live.captures_content:
             live.content(semconv.INPUT_MESSAGES, as_messages(_messages(body)))
         if not (self.settings.inject or "traceparent" in headers):
             return scope
-        strange = CONTEXT_HEADERS if self.settings.trust_remote else UNTRUSTED_HEADERS
-        passed = replaced(scope.get("headers", ()), injected(live.context), strange)
+        fields = injected(live.context)
+        without = context_headers(trust=self.settings.trust_remote)
+        passed = replaced(scope.get("headers", ()), fields, without)
         return {**scope, "headers": passed}
 
     def _server_context(
@@ -174,7 +218,7 @@ class _Exchange:
         owner = trace.get_current_span(current).get_span_context()
         if owner.is_valid and not owner.is_remote:
             return current
-        parent, links = joined(remote, trust=self.settings.trust_remote)
+        parent, links = joined(remote, current, trust=self.settings.trust_remote)
         self.server = self.telemetry.tracer.start_span(
             f"{scope['method']} {self.route.path}",
             context=parent,
@@ -190,7 +234,7 @@ class _Exchange:
             message = await ahead.receive()
             if message["type"] == "http.disconnect" and not live.finished:
                 live.recorder.ending(peer_gone=True)
-                self._finish(live)
+                live.finish()
             return message
 
         return receive
@@ -229,14 +273,14 @@ class _Exchange:
         """The application is done; a plain reply that never came to its end has failed."""
         if not live.finished and not live.recorder.streaming:
             live.recorder.fail(Outcome.ERROR, INCOMPLETE_RESPONSE)
-        self._finish(live)
+        live.finish()
 
     def _last_delivered(self, live: LiveRequest, at_ns: int) -> None:
         """The last chunk was accepted. Where no engine tells of its end, this was it."""
         recorder = live.recorder
         if not live.finished and not recorder.calls:
             recorder.ending(end_record=True)
-        self._finish(live, at_ns)
+        live.finish(at_ns)
 
     def _first_delivered(self, live: LiveRequest, body: bytes, at_ns: int) -> None:
         """The first chunk accepted after the first token; comments and empty chunks are none."""
@@ -246,16 +290,10 @@ class _Exchange:
             live.recorder.mark(Mark.FIRST_DELIVERED, at_ns)
             self._awaiting_token = False
 
-    def _finish(self, live: LiveRequest, at_ns: int | None = None) -> None:
-        if live.finished:
-            return
-        live.finish(at_ns)
-        with guard("asgi.finish"):
-            self._finish_server(live)
-
-    def _finish_server(self, live: LiveRequest) -> None:
-        server, timeline = self.server, live.timeline
-        if server is None or timeline is None:
+    def _finish_server(self, timeline: Timeline) -> None:
+        """The request has ended, whoever ended it; so does the SERVER span, if it is ours."""
+        server, self.server = self.server, None
+        if server is None:
             return
         if server.is_recording():
             if self.status is not None:

@@ -22,7 +22,6 @@ class BodyAhead:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._ahead: deque[Message] = deque()
-        self.disconnected = False
 
     async def read(self, headers: Mapping[str, str], limit: int = LARGEST_BODY) -> dict[str, Any]:
         """The JSON object in the body, or an empty one if it is too large or something else."""
@@ -34,7 +33,6 @@ class BodyAhead:
             message = await self._receive()
             self._ahead.append(message)
             if message["type"] != "http.request":
-                self.disconnected = message["type"] == "http.disconnect"
                 return {}
             parts.append(message.get("body", b""))
             size += len(parts[-1])
@@ -46,10 +44,7 @@ class BodyAhead:
         """The next message for the application."""
         if self._ahead:
             return self._ahead.popleft()
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            self.disconnected = True
-        return message
+        return await self._receive()
 
 
 def _is_json(headers: Mapping[str, str]) -> bool:

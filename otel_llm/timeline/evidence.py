@@ -100,7 +100,8 @@ class Evidence(NamedTuple):
 
     `reported` holds durations an engine states itself, nanoseconds. With `reported_total_ns` the
     queue is what the other reported durations leave of it, an upper bound. `expected_sequences`
-    is how many were asked for; fewer in `sequences` means that some were not seen.
+    is how many were asked for; fewer in `sequences` means that some were not seen. An engine that
+    was called and has told nothing yet is `engine_silent`.
     """
 
     side: Side
@@ -110,6 +111,7 @@ class Evidence(NamedTuple):
     reported_total_ns: int | None = None
     sequences: tuple[Sequence, ...] = ()
     expected_sequences: int = 1
+    engine_silent: bool = False
     tokens: Tokens = NO_TOKENS
     parts: Mapping[Part, int] = NOTHING
     gaps: GapSummary | None = None

@@ -31,15 +31,20 @@ def judge(
     has_token: bool,
     finish_reasons: tuple[str, ...],
     expected: int = 1,
+    client: bool = True,
 ) -> Verdict:
     """The outcome, its `error.type`, and whether the reply came to its end.
 
     *expected* is how many sequences were asked for: with fewer finish reasons some never ended.
+    A *client*'s exception for a 503 is that refusal; on a server a failure that was seen is the
+    reason for it.
     """
     broken = next((reason for reason in finish_reasons if reason in ENGINE_FAILURES), None)
     ended = ending.end_record or len(finish_reasons) >= max(1, expected)
     complete = (ended or (ending.terminator and has_token)) and broken is None
     complete = complete and not ending.peer_gone and ending.failure is None
+    if not client and ending.failure is Outcome.ERROR and ending.status == 503:
+        ending = ending._replace(status=None)
     outcome, error_type = _outcome(ending, streaming, has_token, complete, broken)
     return Verdict(outcome, error_type, complete)
 

@@ -96,7 +96,7 @@ class RequestRecorder:
         """Note a call into the engine that asks for *sequences* sequences."""
         self.in_turns = self.in_turns or self.has_output
         self.calls.append(call)
-        self.expected_sequences += sequences
+        self.expected_sequences = sequences + (0 if self.in_turns else self.expected_sequences)
 
     def lane(self) -> OutputTimes:
         """A new series of output times; one for each sequence that is watched."""
@@ -116,13 +116,15 @@ class RequestRecorder:
 
     def evidence(self) -> Evidence:
         """Everything recorded so far."""
+        sequences = self._sequences()
         return Evidence(
             side=self.side,
             streaming=self.streaming,
             marks=self._all_marks(),
             reported=dict(self._reported),
             reported_total_ns=self.reported_total_ns,
-            sequences=self._sequences(),
+            sequences=sequences,
+            engine_silent=bool(self.calls) and not any(each.marks for each in sequences),
             expected_sequences=max(1, self.expected_sequences),
             tokens=self._all_tokens(),
             parts=dict(self._parts),
@@ -131,7 +133,7 @@ class RequestRecorder:
             attempts=self.attempts,
             consumer_stall_ns=self.consumer_stall_ns,
             buffered_chunks=self.buffered_chunks,
-            finish_reasons=self.finish_reasons,
+            finish_reasons=self.finish_reasons or self._last_reasons(sequences),
             ending=Ending(**self._ending),
         )
 
@@ -154,6 +156,13 @@ class RequestRecorder:
         stamps = (each for call in self.calls for each in call.stamps())
         return tuple(aligned(each, self.anchor, until) for each in stamps)
 
+    def _last_reasons(self, sequences: tuple[Sequence, ...]) -> tuple[str, ...]:
+        """Where the engine was called in turns, why the sequences of the last turn ended."""
+        if not self.in_turns:
+            return ()
+        last = sequences[-self.expected_sequences :]
+        return tuple(each.finish_reason for each in last if each.finish_reason)
+
     def _all_tokens(self) -> Tokens:
         """Recorded counts; those nobody recorded are summed over the calls if all know them."""
         own = self.tokens
@@ -163,8 +172,9 @@ class RequestRecorder:
             return own
         said = zip(*(call.tokens() for call in self.calls), strict=True)
         total = Tokens(*map(_own_or_sum, own, said))
-        # Calls after an output (beam search, tool loops) were given the same prompt again.
-        return total._replace(input=own.input, cached=own.cached) if self.in_turns else total
+        # Calls after an output (beam search, tool loops) were given the same prompt again, and
+        # not all that they generate is answered.
+        return own if self.in_turns else total
 
 
 def _own_or_sum(own: int | None, said: tuple[int | None, ...]) -> int | None:

@@ -68,6 +68,7 @@ def resolve(evidence: Evidence) -> Timeline:
         has_token=has_token,
         finish_reasons=reasons,
         expected=evidence.expected_sequences,
+        client=evidence.side is Side.CLIENT,
     )
     phases = _phases(evidence, window, verdict) if window else ()
     e2e = _e2e(window)
@@ -80,7 +81,7 @@ def resolve(evidence: Evidence) -> Timeline:
         unaccounted_us=None if e2e is None else e2e - sum(each.duration_us for each in phases),
         ttft_us=_ttft(window),
         tpot_us=_tpot(evidence, window, tokens, phases),
-        gaps=evidence.gaps,
+        gaps=None if _mostly_buffered(evidence) else evidence.gaps,
         tokens_per_output=_tokens_per_output(evidence, tokens),
         tokens=tokens,
         parts=_parts(evidence, phases, e2e),
@@ -145,7 +146,7 @@ def _phases(evidence: Evidence, window: Window, verdict: Verdict) -> tuple[Phase
         waits_unseen=client and evidence.streaming and not knows_wait,
         remote=evidence.side in _REMOTE,
     )
-    if client and _mostly_buffered(evidence):
+    if _mostly_buffered(evidence):
         return tuple(_as_estimate(each) if each.phase is Phase.DECODE else each for each in phases)
     return phases
 
@@ -211,7 +212,7 @@ def _ttft(window: Window | None) -> int | None:
 def _tpot(
     evidence: Evidence, window: Window | None, tokens: Tokens, phases: tuple[PhaseTime, ...]
 ) -> int | None:
-    if window is None or (evidence.side is Side.CLIENT and _mostly_buffered(evidence)):
+    if window is None or _mostly_buffered(evidence):
         return None
     each = [_sequence_tpot(sequence, window) for sequence in evidence.sequences]
     known = [value for value in each if value is not None]
@@ -245,9 +246,12 @@ def _sequence_tpot(sequence: Sequence, window: Window) -> float | None:
 
 
 def _mostly_buffered(evidence: Evidence) -> bool:
-    outputs = evidence.gaps.outputs if evidence.gaps else 0
+    """True for a client that knows too few arrivals to say anything of gaps and decode."""
     buffered = _count(evidence.buffered_chunks) or 0
-    return buffered > BUFFERED_LIMIT * (outputs + buffered)
+    if evidence.side is not Side.CLIENT or not buffered:
+        return False
+    known = evidence.gaps.outputs if evidence.gaps else 0
+    return buffered > BUFFERED_LIMIT * (known + buffered)
 
 
 def _tokens(evidence: Evidence) -> Tokens:
@@ -335,6 +339,8 @@ def _ended_in(evidence: Evidence, window: Window | None, verdict: Verdict) -> Ph
     remote = evidence.side in _REMOTE
     for mark, phase in _OPEN_AFTER:
         if mark in window.marks:
+            if phase is Phase.QUEUE and evidence.engine_silent:
+                return None  # it may be queued or computing; nobody has said
             serves = evidence.streaming and evidence.side is Side.SERVER
             waits = serves and window.first_delivered is None
             return Phase.FIRST_TOKEN if phase is Phase.DECODE and waits else phase

@@ -12,7 +12,7 @@ LEVELS = (
     {"semconv", "errors", "clock", "guard", "_version"},
     {"timeline"},
     {"emit", "propagation"},
-    {"servers", "adapters", "tracing", "export"},
+    {"servers", "adapters", "streams", "tracing", "export"},
     {"config", "setup", "api", "instrumentors", "testing", "__init__"},
 )
 LEVEL = {part: level for level, parts in enumerate(LEVELS) for part in parts}

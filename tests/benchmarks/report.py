@@ -29,7 +29,7 @@ class Bound:
     @property
     def kept(self) -> bool:
         """Whether the number is within its bound."""
-        return self.value <= self.most
+        return 0 <= self.value <= self.most
 
 
 def interval(

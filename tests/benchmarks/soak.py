@@ -65,9 +65,13 @@ def main() -> int:
         "still_open": len(telemetry._open),
     }
     bounds = [
-        Bound("spans that did not end", spans.started - spans.ended, 0),
+        Bound("spans that did not end once", abs(spans.started - spans.ended), 0),
         Bound("requests still open", len(telemetry._open), 0),
-        Bound("growth from the second tenth to the last, KiB", resident[-1] - resident[1], 4096),
+        Bound(
+            "growth from the second tenth to the last, KiB",
+            max(0, resident[-1] - resident[1]),
+            4096,
+        ),
     ]
     return write("soak", result, bounds)
 

@@ -185,13 +185,38 @@ class TestSampling:
 class TestModels:
     """Model names come from clients and must not flood a time series database."""
 
-    @pytest.mark.parametrize("outcome", [Outcome.REJECTED, Outcome.ERROR, Outcome.CANCELLED])
-    def test_a_name_that_never_worked(self, captured: CapturedTelemetry, outcome: Outcome) -> None:
+    def test_a_name_that_was_only_refused(self, captured: CapturedTelemetry) -> None:
         """It may be anything that a client wrote, and is `_OTHER`."""
         live = opened(captured, model="no-such-model")
-        live.recorder.fail(outcome, "404")
+        live.recorder.fail(Outcome.REJECTED, "404")
         live.finish()
         assert models(captured) == {"_OTHER": 1}
+
+    @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.CANCELLED])
+    def test_a_model_that_fails_from_the_start(
+        self, captured: CapturedTelemetry, outcome: Outcome
+    ) -> None:
+        """An engine took the request, so the name exists, and its errors count as its own."""
+        live = opened(captured, model="new")
+        live.recorder.fail(outcome, "x")
+        live.finish()
+        assert models(captured) == {"new": 1}
+
+    def test_names_that_are_known_beforehand(self, captured: CapturedTelemetry) -> None:
+        """A server that says what it serves has its refusals under that name."""
+        captured.telemetry.instruments.know(["tiny"])
+        live = opened(captured)
+        live.recorder.fail(Outcome.REJECTED, "429")
+        live.finish()
+        assert models(captured) == {"tiny": 1}
+
+    def test_error_types_are_bounded(self, captured: CapturedTelemetry) -> None:
+        """An application that puts texts into `reject` makes no more series than the bound."""
+        for number in range(300):
+            live = opened(captured)
+            live.recorder.fail(Outcome.REJECTED, f"prompt of {number} tokens")
+            live.finish()
+        assert len(captured.points(semconv.SERVER_DURATION)) <= 201
 
     def test_a_known_name_stays_when_it_is_refused(self, captured: CapturedTelemetry) -> None:
         """A full queue does not make a model unknown."""

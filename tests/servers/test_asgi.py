@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from opentelemetry import baggage
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 from opentelemetry.trace import SpanKind
@@ -362,6 +363,21 @@ class TestUntouched:
         messages = [start(), *map(chunk, (b"a", b"", b":c")), chunk(b"end", more=False)]
         connection = await serve(replies(*messages), captured)
         assert [id(each) for each in messages] == [id(each) for each in connection.sent]
+
+    async def test_around_an_application_with_fastapis_own_tracing(
+        self, captured: CapturedTelemetry
+    ) -> None:
+        """Exactly one SERVER span, also where the middleware is put around everything."""
+        own = {"tracing": True, "metrics": False, "logs": False, "auto_configure": False}
+        app = FastAPI(telemetry={**own, "tracer_provider": captured.tracer_provider})
+
+        @app.post(CHAT)
+        async def chat(_body: dict[str, Any]) -> dict[str, Any]:
+            return {}
+
+        await serve(app, captured, headers={"traceparent": PARENT})
+        kinds = [each.kind for each in captured.spans]
+        assert kinds.count(SpanKind.SERVER) == 1
 
 
 class TestContent:

@@ -321,3 +321,12 @@ class TestInstant:
     def test_is_nothing_else(self, value: object) -> None:
         """Monotonic readings, floats, seconds and milliseconds are none."""
         assert not is_instant(value)
+
+
+class Reading(float):
+    """A float of another library, as numpy has one."""
+
+
+def test_a_time_in_a_kind_of_float() -> None:
+    """A reading that numpy computed is a time like any other."""
+    assert happened(Reading(81_234.5))

@@ -219,6 +219,13 @@ def test_http_status_and_an_exception(status: int, outcome: Outcome) -> None:
     assert Verdict(outcome, "RateLimitError", False) == found
 
 
+def test_an_engine_that_died_behind_a_503() -> None:
+    """On a server a failure that was seen is no refusal, whatever status it was told with."""
+    ending = Ending(failure=ERROR, error_type="EngineDeadError", status=503)
+    found = judge(ending, streaming=False, has_token=False, finish_reasons=(), client=False)
+    assert Verdict(ERROR, "EngineDeadError", False) == found
+
+
 def test_cancelled_outranks_a_status() -> None:
     """A task that was cancelled is cancelled, whatever was answered by then."""
     ending = Ending(failure=CANCELLED, status=500)
