@@ -68,6 +68,9 @@ REQUEST_ID: Final = "otel_llm.request.id"
 REPLICA: Final = "otel_llm.replica"
 ROLE: Final = "otel_llm.role"
 
+INPUT_IMAGES: Final = "otel_llm.input.images"
+INPUT_AUDIO: Final = "otel_llm.input.audio"
+
 # --- otel_llm: the summary (integers) -----------------------------------------------------
 E2E_US: Final = "otel_llm.e2e_us"
 TTFT_US: Final = "otel_llm.ttft_us"

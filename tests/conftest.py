@@ -6,9 +6,14 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from otel_llm import config, guard
 from otel_llm.testing import CapturedTelemetry, ManualClock, captured_telemetry
+
+settings.register_profile("default", max_examples=400, deadline=None)
+settings.register_profile("nightly", max_examples=20_000, deadline=None)
+settings.load_profile(os.environ.get("OTEL_LLM_TEST_PROFILE", "default"))
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from otel_llm import semconv
@@ -62,7 +62,27 @@ def request_parameters(body: Mapping[str, object], vocabulary: Vocabulary) -> di
         found[semconv.REQUEST_STREAM] = True
     if (output := _output_type(body)) is not None:
         found[semconv.OUTPUT_TYPE] = output
+    for attribute, kinds in _MEDIA:
+        if count := sum(1 for kind in _part_types(body) if kind in kinds):
+            found[attribute] = count
     return found
+
+
+_MEDIA = (
+    (semconv.INPUT_IMAGES, frozenset({"image_url", "input_image", "image"})),
+    (semconv.INPUT_AUDIO, frozenset({"input_audio", "audio_url", "audio"})),
+)
+
+
+def _part_types(body: Mapping[str, object]) -> Iterator[object]:
+    """The types of all parts of all messages."""
+    messages = body.get("messages") or body.get("input")
+    for message in messages if isinstance(messages, list) else ():
+        parts = message.get("content") if isinstance(message, Mapping) else None
+        for part in parts if isinstance(parts, list) else ():
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if isinstance(kind, str):
+                yield kind
 
 
 def _choices(body: Mapping[str, object]) -> int:

@@ -57,7 +57,15 @@ PROMPT = "The quick brown fox jumps over the lazy dog."
 def chat(**given: Any) -> dict[str, Any]:
     """A chat request of 24 tokens."""
     messages = [{"role": "user", "content": PROMPT}]
-    return {"model": "tiny", "messages": messages, "max_tokens": 24, "ignore_eos": True, **given}
+    stop = {"stop": ["never said"]}
+    return {
+        "model": "tiny",
+        "messages": messages,
+        "max_tokens": 24,
+        "ignore_eos": True,
+        **stop,
+        **given,
+    }
 
 
 def completion(**given: Any) -> dict[str, Any]:

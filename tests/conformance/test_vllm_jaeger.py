@@ -237,6 +237,15 @@ def test_engine_spans_are_children_of_ours(traces: Any) -> None:
             assert sequences == len(native)
 
 
+def test_requests_that_were_given_up_say_where_their_time_went(traces: Any) -> None:
+    """A plain reply that never came has its wait and its prefill, and ended in decode."""
+    given_up = [request_span(s)["attributes"] for c, s, _ in traces if c.give_up_after]
+    assert len(given_up) == 2
+    for numbers in given_up:
+        assert {"queue", "prefill"} <= set(_sources(numbers))
+        assert numbers[semconv.ENDED_IN] == "decode"
+
+
 def test_several_answers_are_one_request(traces: Any) -> None:
     """Three answers: tokens are summed, and the number of choices is on the span."""
     several = [(c, s) for c, s, _ in traces if c.body.get("n") == 3]
@@ -251,7 +260,9 @@ def test_several_answers_are_one_request(traces: Any) -> None:
 def test_nothing_of_a_prompt_or_an_answer_is_exported(traces: Any) -> None:
     """With content off, no attribute holds a piece of the prompt."""
     for _, spans, native in traces:
-        assert "quick brown" not in json.dumps([spans, native])
+        exported = json.dumps([spans, native])
+        assert "quick brown" not in exported
+        assert "never said" not in exported
 
 
 def test_first_token_agrees_from_the_engines_own_arrival(

@@ -8,7 +8,7 @@ import pytest
 
 from otel_llm.emit.content import as_messages
 from otel_llm.emit.request import request_parameters
-from otel_llm.semconv import CHOICE_COUNT, V1_41
+from otel_llm.semconv import CHOICE_COUNT, INPUT_AUDIO, INPUT_IMAGES, V1_41
 
 TEXT = {"type": "text", "content": "hi"}
 
@@ -49,3 +49,17 @@ def test_roles_and_parts(given: Any, expected: Any) -> None:
 def test_number_of_answers(body: dict[str, Any], expected: int | None) -> None:
     """Each of several prompts has its answers; a list of token ids is one prompt."""
     assert expected == request_parameters(body, V1_41).get(CHOICE_COUNT)
+
+
+def test_images_and_audio_are_counted() -> None:
+    """Parts of every message, in the shapes of chat and responses; none is absent."""
+    image, audio = {"type": "image_url"}, {"type": "input_audio"}
+    messages = [
+        {"role": "user", "content": [image, audio, image]},
+        {"role": "user", "content": "x"},
+    ]
+    found = request_parameters({"messages": messages}, V1_41)
+    assert (found[INPUT_IMAGES], found[INPUT_AUDIO]) == (2, 1)
+    responses = {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}
+    found = request_parameters(responses, V1_41)
+    assert (found[INPUT_IMAGES], INPUT_AUDIO in found) == (1, False)

@@ -239,13 +239,16 @@ def test_cancelled_outranks_a_status() -> None:
         (Ending(), OK),
         (Ending(status=200), OK),
         (Ending(end_record=True), OK),
+        (Ending(terminator=True), OK),
         (Ending(peer_gone=True), CANCELLED),
         (Ending(abandoned=True), ABANDONED),
     ],
 )
 def test_reply_in_one_piece(ending: Ending, outcome: Outcome) -> None:
-    """A reply that is not streamed needs no end record to be a success."""
-    assert outcome is judge(ending, streaming=False, has_token=True, finish_reasons=()).outcome
+    """A reply that is not streamed needs no end record to be a success, nor a token."""
+    for has_token in (True, False):
+        found = judge(ending, streaming=False, has_token=has_token, finish_reasons=())
+        assert outcome is found.outcome
 
 
 class TestHasToken:

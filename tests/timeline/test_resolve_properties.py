@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from math import isfinite
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from otel_llm.timeline import Evidence, Outcome, Phase, Source, Timeline, resolve
 from tests.timeline.strategies import evidences
@@ -14,7 +14,6 @@ ORDER = list(Phase)
 
 
 @given(evidences)
-@settings(max_examples=2000, deadline=None)
 def test_any_evidence_gives_a_sound_timeline(evidence: Evidence) -> None:
     """Phases are ordered, inside the request, and add up with the rest to E2E as integers."""
     found = resolve(evidence)
@@ -24,7 +23,6 @@ def test_any_evidence_gives_a_sound_timeline(evidence: Evidence) -> None:
 
 
 @given(evidences)
-@settings(max_examples=500, deadline=None)
 def test_outcome_and_error_type_agree(evidence: Evidence) -> None:
     """A success or an abandoned stream has no error type; every other outcome has one."""
     found = resolve(evidence)
@@ -33,7 +31,6 @@ def test_outcome_and_error_type_agree(evidence: Evidence) -> None:
 
 
 @given(evidences)
-@settings(max_examples=500, deadline=None)
 def test_only_what_was_cut_keeps_a_raw_value(evidence: Evidence) -> None:
     """A raw duration is kept for phases that were cut, and those are called estimates."""
     for each in resolve(evidence).phases:

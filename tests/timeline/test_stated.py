@@ -45,6 +45,13 @@ class TestStated:
         found = resolve(server(SERVED, reported=durations(**{phase: 5})))
         assert expected in laid(found)
 
+    def test_queue_shorter_than_its_place_leaves_no_load(self) -> None:
+        """What a stated queue leaves of its place is nobody's, not a load."""
+        found = resolve(
+            server(BOUNDS | engine(queued=10, scheduled=110), reported=durations(queue=5))
+        )
+        assert phases("preprocess 0+10 derived", "queue 10+5 reported") == laid(found)
+
     def test_shorter_than_its_place_leaves_time_unaccounted(self) -> None:
         """The rest of the place belongs to no phase."""
         found = resolve(server(SERVED, reported=durations(prefill=250)))

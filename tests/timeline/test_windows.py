@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_llm.timeline import Ending, Mark, Sequence, Side, Source, Stamp, resolve
@@ -270,7 +270,6 @@ class TestRounding:
         assert us(33.333) == found.unaccounted_us
 
     @given(st.lists(st.integers(0, 10**9), min_size=7, max_size=7).map(sorted))
-    @settings(max_examples=300, deadline=None)
     def test_is_exact_for_any_instants(self, times: list[int]) -> None:
         """Phases between neighbouring marks leave not a microsecond of the request over."""
         received, queued, scheduled, first, delivered, last, finished = (
