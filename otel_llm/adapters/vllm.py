@@ -285,7 +285,8 @@ async def _watch(
             if len(stamps) >= FOLD_AT:
                 lane.fold()
             if output.metrics is None:
-                call.keep(output)
+                with guard("vllm.keep"):
+                    call.keep(output)
             yield output
     except BaseException as error:
         _failed(live, error)
@@ -303,14 +304,15 @@ async def _watch_several(
     try:
         async for output in inner:
             now = clock()
-            for each in output.outputs:
-                lane = lanes[each.index]
-                lane.stamps.append(now)
-                if len(lane.stamps) >= FOLD_AT:
-                    lane.fold()
-            call.keep(output)
-            if output.finished and call.texts is not None:
-                live.answer(call, call.messages())
+            with guard("vllm.keep"):
+                for each in output.outputs:
+                    lane = lanes[each.index]
+                    lane.stamps.append(now)
+                    if len(lane.stamps) >= FOLD_AT:
+                        lane.fold()
+                call.keep(output)
+                if output.finished and call.texts is not None:
+                    live.answer(call, call.messages())
             yield output
     except BaseException as error:
         _failed(live, error)

@@ -1,12 +1,14 @@
 """A real vLLM server: bare, with its native tracing, with ours, and with our records by hand.
 
-All servers stand side by side; in each round each of them answers the same requests, one server
-after the other in random order. CPU is that of the API-server process and all its threads, from
-the kernel's accounting, exporter included, for requests one at a time (several at once share
-engine steps by chance, which moves the CPU of a request by half); throughput is answers per second
-of several at once. The API servers have one core to themselves, engines and callers the other.
+All servers stand side by side and take turns, in random order. The API servers have one core to
+themselves, engines and callers the other.
 
-    python -m tests.benchmarks.vllm_server [--rounds 20] [--requests 24] [--tokens 64]
+CPU per request is that of the API-server process and all its threads, exporter included, from the
+kernel's accounting, for answers of two tokens one at a time: what a request costs beside its
+tokens, and little else to drown it. (What an output costs is in `micro`.) Throughput is that of
+sixteen streams of 64 tokens at once, bare and ours in turns.
+
+    python -m tests.benchmarks.vllm_server [--rounds 40] [--pairs 120]
 """
 
 from __future__ import annotations
@@ -30,26 +32,26 @@ from tests.benchmarks.sink import Sink
 from tests.services import vllm
 
 VARIANTS = ("bare", "native", "byhand", "ours")
-AT_ONCE = 8
+AT_ONCE, TOKENS = 16, 64
+CPU_REQUESTS, CPU_TOKENS = 25, 2
 API_CORE, ENGINE_CORE = 1, 0
 
 
 def main() -> int:
     """Run the rounds and check the bounds."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--requests", type=int, default=24)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--pairs", type=int, default=120)
     options = parser.parse_args()
     with ExitStack() as stack, tempfile.TemporaryDirectory() as work:
         servers = start(stack, Path(work))
-        rounds = [one_round(servers, options, index) for index in range(options.rounds + 1)][1:]
-    return write("vllm_server", *judged(rounds, options))
+        spent = [cpu_round(servers, index) for index in range(options.rounds + 2)][2:]
+        pairs = [throughput_pair(servers, index) for index in range(options.pairs + 2)][2:]
+    return write("vllm_server", *judged(spent, pairs))
 
 
 def start(stack: ExitStack, work: Path) -> dict[str, vllm.Vllm]:
     """All servers, exporting to one sink that drops what it gets."""
-    os.sched_setaffinity(0, {ENGINE_CORE})
     sink = stack.enter_context(Sink())
     overlays = {
         "ours": vllm.overlay(ROOT, work / "ours"),
@@ -75,37 +77,45 @@ def start(stack: ExitStack, work: Path) -> dict[str, vllm.Vllm]:
                 },
             )
         )
-        pin(servers[name].pid)
+    for server in servers.values():
+        pin(server.pid)
+    os.sched_setaffinity(0, {ENGINE_CORE})
     return servers
 
 
-def one_round(
-    servers: dict[str, vllm.Vllm], options: argparse.Namespace, index: int
-) -> dict[str, dict[str, float]]:
-    """Each server's throughput and CPU for the same requests."""
+def cpu_round(servers: dict[str, vllm.Vllm], index: int) -> dict[str, float]:
+    """Microseconds of CPU per request of each API server, for the same requests."""
     order = list(servers)
     random.Random(index).shuffle(order)
-    found = {name: measured(servers[name], options) for name in order}
-    print(index, {name: round(row["cpu_us"]) for name, row in found.items()}, flush=True)
+    found = {}
+    for name in order:
+        before = cpu_ns(servers[name].pid)
+        asyncio.run(load(servers[name], CPU_REQUESTS, CPU_TOKENS, at_once=1))
+        time.sleep(0.7)  # the exporter works on what has just ended
+        found[name] = (cpu_ns(servers[name].pid) - before) / 1000 / CPU_REQUESTS
+    print(index, {name: round(found[name]) for name in VARIANTS}, flush=True)
     return found
 
 
-def measured(server: vllm.Vllm, options: argparse.Namespace) -> dict[str, float]:
-    """Requests per second, and microseconds of CPU per request of the API-server process."""
-    before = cpu_ns(server.pid)
-    asyncio.run(load(server, options.requests, options.tokens, at_once=1))
-    time.sleep(0.7)  # the exporter works on what has just ended
-    spent = cpu_ns(server.pid) - before
-    started = time.perf_counter()
-    asyncio.run(load(server, 2 * options.requests, options.tokens, at_once=AT_ONCE))
-    took = time.perf_counter() - started
-    return {"per_s": 2 * options.requests / took, "cpu_us": spent / 1000 / options.requests}
+def throughput_pair(servers: dict[str, vllm.Vllm], index: int) -> dict[str, float]:
+    """Requests per second of the bare server and of ours, one right after the other."""
+    found = {}
+    for name in ("bare", "ours") if index % 2 else ("ours", "bare"):
+        started = time.perf_counter()
+        asyncio.run(load(servers[name], AT_ONCE, TOKENS, at_once=AT_ONCE))
+        found[name] = AT_ONCE / (time.perf_counter() - started)
+    return found
 
 
-def pin(pid: int) -> None:
-    """Give the API server a core of its own, and its engine the other."""
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), {API_CORE})
+def pin(api_server: int) -> None:
+    """Give an API server one core, and its engine, which shares its process group, the other."""
+    for process in Path("/proc").glob("[0-9]*"):
+        pid = int(process.name)
+        if os.getpgid(pid) != api_server:
+            continue
+        core = API_CORE if pid == api_server else ENGINE_CORE
+        for thread in (process / "task").iterdir():
+            os.sched_setaffinity(int(thread.name), {core})
 
 
 def cpu_ns(pid: int) -> int:
@@ -153,23 +163,20 @@ async def request(host: str, port: int, tokens: int) -> None:
 
 
 def judged(
-    rounds: list[dict[str, dict[str, float]]], options: argparse.Namespace
+    spent: list[dict[str, float]], pairs: list[dict[str, float]]
 ) -> tuple[dict[str, Any], list[Bound]]:
     """The numbers, and their bounds."""
-    loss = [1 - row["ours"]["per_s"] / row["bare"]["per_s"] for row in rounds]
-    added = {
-        name: [row[name]["cpu_us"] - row["bare"]["cpu_us"] for row in rounds] for name in VARIANTS
-    }
+    loss = [1 - pair["ours"] / pair["bare"] for pair in pairs]
+    added = {name: [row[name] - row["bare"] for row in spent] for name in VARIANTS}
     cost = {name: median(values) for name, values in added.items()}
     result = {
-        "rounds": len(rounds),
-        "requests_per_round": options.requests,
-        "tokens_per_request": options.tokens,
-        "bare_cpu_us_per_request": median(row["bare"]["cpu_us"] for row in rounds),
+        "cpu_rounds": len(spent),
+        "bare_cpu_us_per_request": median(row["bare"] for row in spent),
         "added_cpu_us_per_request": {
             name: {"median": cost[name], "ci95": interval(added[name])} for name in VARIANTS[1:]
         },
-        "requests_per_s": {name: median(row[name]["per_s"] for row in rounds) for name in VARIANTS},
+        "throughput_pairs": len(pairs),
+        "requests_per_s": {name: median(pair[name] for pair in pairs) for name in ("bare", "ours")},
         "throughput_loss": {"median": median(loss), "ci95": interval(loss)},
     }
     bounds = [

@@ -19,6 +19,7 @@ from tests.timeline.builders import (
     SERVED,
     client,
     durations,
+    engine,
     laid,
     marks,
     ns,
