@@ -14,10 +14,10 @@ from otel_llm.emit.request import RequestInfo
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.emit.values import as_text, cleaned
 from otel_llm.errors import ConfigurationError
-from otel_llm.propagation.headers import Carrier, extract, joined, normalised
+from otel_llm.propagation.headers import Carrier, from_fields, joined, normalised
 from otel_llm.propagation.identity import identity
 from otel_llm.servers import asgi
-from otel_llm.servers.asgi import LONGEST_NAME
+from otel_llm.servers.scope import LONGEST_NAME
 from otel_llm.timeline import Side
 from otel_llm.tracing import TracedRequest
 
@@ -66,7 +66,7 @@ def trace_request(
         headers = normalised(carrier)
         who = identity(settings.context_keys, headers, parent)
         if carrier is not None:
-            remote = extract(headers, parent)
+            remote = from_fields(headers, parent)
             trust = RUNTIME.server.trust_remote or seen_from not in _EDGES
             who = identity(settings.context_keys, headers, remote if trust else parent)
             parent, links = joined(remote, parent, trust=trust)

@@ -31,27 +31,27 @@ class RequestInfo:
         return f"{self.operation} {self.model}" if self.model else self.operation
 
 
-_PARAMETERS: tuple[tuple[str, str, Callable[[object], Value | None]], ...] = (
-    ("max_tokens", semconv.MAX_TOKENS, as_count),
-    ("max_completion_tokens", semconv.MAX_TOKENS, as_count),
-    ("max_output_tokens", semconv.MAX_TOKENS, as_count),
-    ("temperature", semconv.TEMPERATURE, as_number),
-    ("top_p", semconv.TOP_P, as_number),
-    ("seed", semconv.SEED, as_integer),
-    ("frequency_penalty", semconv.FREQUENCY_PENALTY, as_number),
-    ("presence_penalty", semconv.PRESENCE_PENALTY, as_number),
-    ("stop", semconv.STOP_SEQUENCES, as_texts),
-    ("priority", semconv.PRIORITY, as_integer),
-)
+_PARAMETERS: dict[str, tuple[str, Callable[[object], Value | None]]] = {
+    "max_tokens": (semconv.MAX_TOKENS, as_count),
+    "max_completion_tokens": (semconv.MAX_TOKENS, as_count),
+    "max_output_tokens": (semconv.MAX_TOKENS, as_count),
+    "temperature": (semconv.TEMPERATURE, as_number),
+    "top_p": (semconv.TOP_P, as_number),
+    "seed": (semconv.SEED, as_integer),
+    "frequency_penalty": (semconv.FREQUENCY_PENALTY, as_number),
+    "presence_penalty": (semconv.PRESENCE_PENALTY, as_number),
+    "stop": (semconv.STOP_SEQUENCES, as_texts),
+    "priority": (semconv.PRIORITY, as_integer),
+}
 
 
 def request_parameters(body: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, Value]:
     """Attributes for the parameters of an OpenAI-shaped request body; wrong types are left out."""
     found: dict[str, Value] = {}
-    for key, attribute, convert in _PARAMETERS:
-        value = convert(body.get(key))
-        if value is not None:
-            found[attribute] = value
+    for key, given in body.items():
+        row = _PARAMETERS.get(key)
+        if row is not None and (value := row[1](given)) is not None:
+            found[row[0]] = value
     top_k = as_count(body.get("top_k"))
     if top_k is not None:
         found[semconv.TOP_K] = top_k if vocabulary.top_k_is_int else float(top_k)
@@ -62,19 +62,23 @@ def request_parameters(body: Mapping[str, object], vocabulary: Vocabulary) -> di
         found[semconv.REQUEST_STREAM] = True
     if (output := _output_type(body)) is not None:
         found[semconv.OUTPUT_TYPE] = output
-    for attribute, kinds in _MEDIA:
-        if count := sum(1 for kind in _part_types(body) if kind in kinds):
-            found[attribute] = count
+    for kind in _part_types(body):
+        if (attribute := _MEDIA.get(kind)) is not None:
+            found[attribute] = int(found.get(attribute, 0)) + 1  # type: ignore[arg-type]
     return found
 
 
-_MEDIA = (
-    (semconv.INPUT_IMAGES, frozenset({"image_url", "input_image", "image"})),
-    (semconv.INPUT_AUDIO, frozenset({"input_audio", "audio_url", "audio"})),
-)
+_MEDIA = {
+    "image_url": semconv.INPUT_IMAGES,
+    "input_image": semconv.INPUT_IMAGES,
+    "image": semconv.INPUT_IMAGES,
+    "input_audio": semconv.INPUT_AUDIO,
+    "audio_url": semconv.INPUT_AUDIO,
+    "audio": semconv.INPUT_AUDIO,
+}
 
 
-def _part_types(body: Mapping[str, object]) -> Iterator[object]:
+def _part_types(body: Mapping[str, object]) -> Iterator[str]:
     """The types of all parts of all messages."""
     messages = body.get("messages") or body.get("input")
     for message in messages if isinstance(messages, list) else ():

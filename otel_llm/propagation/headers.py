@@ -6,11 +6,13 @@ the request starts a new trace. Writing replaces, so that a message sent again c
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Link
 
 Carrier: TypeAlias = Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None
@@ -20,8 +22,12 @@ LONGEST_VALUE = 16_384
 
 def extract(carrier: Carrier, context: Context | None = None) -> Context:
     """The context that *carrier* names, on top of *context* (empty by default). Never raises."""
+    return from_fields(normalised(carrier), context)
+
+
+def from_fields(fields: Mapping[str, str], context: Context | None = None) -> Context:
+    """As `extract`, of fields that are `normalised` already."""
     base = Context() if context is None else context
-    fields = normalised(carrier)
     if not fields:
         return base
     try:
@@ -40,17 +46,23 @@ def normalised(carrier: Carrier) -> dict[str, str]:
     torn: set[str] = set()
     for raw_name, raw_value in _pairs(carrier):
         name = _text(raw_name)
-        for value in map(_text, raw_value if isinstance(raw_value, list | tuple) else [raw_value]):
-            if not name or value is None:
-                continue
-            key = name.lower()
-            if key not in found:
-                found[key] = value
-            elif key in _LISTS:
-                found[key] = f"{found[key]},{value}"
-            elif found[key] != value:
-                torn.add(key)
-    return {key: value for key, value in found.items() if key not in torn}
+        if not name:
+            continue
+        values = raw_value if isinstance(raw_value, list | tuple) else (raw_value,)
+        for raw in values:
+            if (value := _text(raw)) is not None:
+                _add(found, torn, name.lower(), value)
+    return {key: value for key, value in found.items() if key not in torn} if torn else found
+
+
+def _add(found: dict[str, str], torn: set[str], key: str, value: str) -> None:
+    before = found.setdefault(key, value)
+    if before is value or before == value:
+        return
+    if key in _LISTS:
+        found[key] = f"{before},{value}"
+    else:
+        torn.add(key)
 
 
 def injected(context: Context) -> dict[str, str]:
@@ -71,11 +83,20 @@ def joined(remote: Context, outer: Context, *, trust: bool) -> tuple[Context, li
     return outer, [Link(caller)] if caller.is_valid and caller.is_remote else []
 
 
+def header_names() -> frozenset[bytes]:
+    """The headers that the process's propagators read and write, lower case."""
+    return _names(propagate.get_global_textmap())
+
+
+@functools.lru_cache(maxsize=8)
+def _names(propagator: TextMapPropagator) -> frozenset[bytes]:
+    return frozenset(name.lower().encode("latin-1") for name in propagator.fields)
+
+
 def context_headers(*, trust: bool) -> frozenset[bytes]:
     """Header names that our context replaces; without trust no baggage is passed on either."""
-    fields = propagate.get_global_textmap().fields
-    names = {name.lower().encode("latin-1") for name in fields}
-    return frozenset(names - {b"baggage"} if trust else names | {b"baggage"})
+    names = header_names()
+    return names - _BAGGAGE if trust else names | _BAGGAGE
 
 
 def replaced(
@@ -89,6 +110,7 @@ def replaced(
     return [*(each for each in headers if each[0].lower() not in gone), *encoded.items()]
 
 
+_BAGGAGE = frozenset({b"baggage"})
 _LISTS = frozenset({"baggage", "tracestate"})
 
 
@@ -103,7 +125,9 @@ def _pairs(carrier: Carrier) -> list[tuple[Any, Any]]:
 
 
 def _text(value: object) -> str | None:
-    if isinstance(value, bytes | bytearray):
+    if type(value) is bytes:
+        value = value.decode("latin-1")
+    elif isinstance(value, bytearray):
         value = bytes(value).decode("latin-1")
     if not isinstance(value, str) or len(value) > LONGEST_VALUE:
         return None

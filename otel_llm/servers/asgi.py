@@ -23,11 +23,12 @@ from otel_llm.emit.content import as_messages
 from otel_llm.emit.live import NOTHING_KNOWN, LiveRequest, current_request
 from otel_llm.emit.request import RequestInfo, request_parameters
 from otel_llm.emit.telemetry import Telemetry
-from otel_llm.emit.values import Value, as_text, clean_text
+from otel_llm.emit.values import Value
 from otel_llm.guard import guard
 from otel_llm.propagation.headers import (
     context_headers,
-    extract,
+    from_fields,
+    header_names,
     injected,
     joined,
     normalised,
@@ -36,13 +37,13 @@ from otel_llm.propagation.headers import (
 from otel_llm.propagation.identity import IdentityKey, identity
 from otel_llm.servers.body import BodyAhead, Message, Receive, Scope, Send
 from otel_llm.servers.routes import Route, route_of
+from otel_llm.servers.scope import address_of, http_attributes, model_of, prompt_of
 from otel_llm.timeline import Mark, Outcome, Side, Timeline
 
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-LONGEST_NAME = 256
-LONGEST_PATH = 1024
 INCOMPLETE_RESPONSE = "incomplete_response"
-_STREAM_TYPES = ("text/event-stream", "application/x-ndjson")
+_BODY_HEADERS = frozenset({b"content-type", b"content-length"})
+_STREAM_TYPES = (b"text/event-stream", b"application/x-ndjson")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class _Exchange:
 
     async def serve(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application with the request span current, and end it on every way out."""
-        headers = normalised(scope.get("headers"))
+        headers = normalised(self._read(scope))
         ahead = BodyAhead(receive)
         body = await ahead.read(headers) if self.route.json else {}
         with guard("asgi.start"):
@@ -174,21 +175,28 @@ class _Exchange:
             context_api.detach(token)
             self._returned(live)
 
+    def _read(self, scope: Scope) -> list[tuple[bytes, bytes]]:
+        """Those headers of the request that we look at; most requests have many others."""
+        wanted = _BODY_HEADERS | header_names()
+        if self.settings.context_keys:
+            wanted |= {each.key.encode() for each in self.settings.context_keys}
+        return [each for each in scope.get("headers", ()) if each[0].lower() in wanted]
+
     def _start(self, scope: Scope, headers: Mapping[str, str], body: dict[str, Any]) -> Scope:
         """Open the spans; returns the scope for the application, our context in its headers."""
         outer = context_api.get_current()
-        remote = extract(headers, outer)
+        remote = from_fields(headers, outer)
         # A stranger's baggage names nobody.
         known = remote if self.settings.trust_remote else outer
         who = identity(self.settings.context_keys, headers, known)
         parent = self._server_context(scope, remote, body, who)
-        model = _model(body)
+        model = model_of(body)
         parameters = request_parameters(body, self.telemetry.settings.vocabulary)
         if not self.telemetry.settings.capture_content:
             parameters.pop(semconv.STOP_SEQUENCES, None)  # they may quote the prompt
         attributes: dict[str, Value] = {semconv.HTTP_ROUTE: self.route.path, **parameters}
         attributes.update(who)
-        address, port = _address(scope)
+        address, port = address_of(scope)
         info = RequestInfo(
             operation=self.route.operation,
             provider=self.settings.provider,
@@ -202,7 +210,7 @@ class _Exchange:
         live.on_finish = self._finish_server
         self.live = live
         if live.captures_content:
-            live.content(semconv.INPUT_MESSAGES, as_messages(_messages(body)))
+            live.content(semconv.INPUT_MESSAGES, as_messages(prompt_of(body)))
         if not (self.settings.inject or "traceparent" in headers):
             return scope
         fields = injected(live.context)
@@ -223,7 +231,7 @@ class _Exchange:
             f"{scope['method']} {self.route.path}",
             context=parent,
             kind=SpanKind.SERVER,
-            attributes={**_http_attributes(scope, self.route, _model(body)), **who},
+            attributes={**http_attributes(scope, self.route, model_of(body)), **who},
             links=links,
             start_time=self.anchor.wall_ns,
         )
@@ -255,7 +263,8 @@ class _Exchange:
                 if not message.get("more_body", False):
                     self._last_delivered(live, clock())
             elif message["type"] == "http.response.start":
-                self._started(live, message)
+                with guard("asgi.started"):
+                    self._started(live, message)
 
         return deliver
 
@@ -263,10 +272,12 @@ class _Exchange:
         """Read the reply's status, and from its type whether it is a stream after all."""
         self.status = message["status"]
         live.recorder.ending(status=self.status)
-        kind = normalised(message.get("headers")).get("content-type", "")
         if message["status"] >= 400:
             live.recorder.streaming = self._awaiting_token = False
-        elif kind.startswith(_STREAM_TYPES):
+        elif any(
+            name.lower() == b"content-type" and value.lower().startswith(_STREAM_TYPES)
+            for name, value in message.get("headers", ())
+        ):
             live.recorder.streaming = self._awaiting_token = True
 
     def _returned(self, live: LiveRequest) -> None:
@@ -309,42 +320,3 @@ def _has_data(body: bytes | memoryview) -> bool:
     """True when a chunk of an event stream holds a line that is not a comment."""
     lines = bytes(body).split(b"\n")
     return any(line.strip() and not line.startswith(b":") for line in lines)
-
-
-def _model(body: Mapping[str, Any]) -> str | None:
-    model = as_text(body.get("model"))
-    return model[:LONGEST_NAME] if model else None
-
-
-def _messages(body: Mapping[str, Any]) -> object:
-    for key in ("messages", "input", "prompt"):
-        if body.get(key) is not None:
-            return body[key]
-    return None
-
-
-def _address(scope: Scope) -> tuple[str | None, int | None]:
-    server = scope.get("server")
-    if not server:
-        return None, None
-    return server[0], server[1]
-
-
-def _http_attributes(scope: Scope, route: Route, model: str | None) -> dict[str, Value]:
-    found: dict[str, Value] = {
-        semconv.HTTP_METHOD: scope["method"],
-        semconv.HTTP_ROUTE: route.path,
-        semconv.URL_PATH: clean_text(scope["path"][:LONGEST_PATH]),
-        semconv.URL_SCHEME: scope.get("scheme", "http"),
-        semconv.OPERATION: route.operation,
-    }
-    if version := scope.get("http_version"):
-        found[semconv.NETWORK_PROTOCOL_VERSION] = version
-    address, port = _address(scope)
-    if address is not None:
-        found[semconv.SERVER_ADDRESS] = address
-    if port is not None:
-        found[semconv.SERVER_PORT] = port
-    if model is not None:
-        found[semconv.REQUEST_MODEL] = model
-    return found
