@@ -312,7 +312,7 @@ class TestSketch:
     def test_a_gap_of_exactly_the_floor_shares_no_bucket_with_stalls(self) -> None:
         """Gaps of 200 ms to the nanosecond are no stalls, however near a stall is."""
         seen = from_ns([10_000_000] * 3000 + [200_000_000, 200_000_001] * 1000, FOLD_AT)
-        assert (1000, us(200_000)) == (summed(seen).stalls, summed(seen).stall_us)
+        assert (1000, us(200_000.001)) == (summed(seen).stalls, summed(seen).stall_us)
 
     @given(
         st.lists(st.one_of(st.integers(0, 10**10), st.integers(0, 10**6)), min_size=1, max_size=60)
