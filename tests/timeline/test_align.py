@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from otel_llm.clock import YEAR_2000_NS, YEAR_2200_NS, Anchor, is_instant
@@ -296,6 +298,11 @@ class TestAnchor:
 
 class TestInstant:
     """What can be a wall-clock time at all."""
+
+    @pytest.mark.parametrize(("year", "instant"), [(2000, YEAR_2000_NS), (2200, YEAR_2200_NS)])
+    def test_is_bounded_by_the_years_as_named(self, year: int, instant: int) -> None:
+        """The bounds are the first instants of these years, UTC."""
+        assert int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 10**9 == instant
 
     @pytest.mark.parametrize("value", [YEAR_2000_NS, BASE_NS, YEAR_2200_NS])
     def test_lies_between_2000_and_2200(self, value: int) -> None:

@@ -16,6 +16,7 @@ from tests.timeline.builders import (
     SERVED,
     client,
     laid,
+    marks,
     ns,
     phases,
     server,
@@ -38,6 +39,17 @@ class TestParts:
         """A transfer in a queue of unknown length is still no longer than everything."""
         found = resolve(server(BOUNDS, parts={Part.QUEUE_KV_TRANSFER_US: value}))
         assert {Part.QUEUE_KV_TRANSFER_US: expected} == found.parts
+
+    def test_of_a_phase_of_no_length_have_none(self) -> None:
+        """Nothing can have taken time in a queue that took none."""
+        given = BOUNDS | marks(queued=10, scheduled=10)
+        found = resolve(server(given, parts={Part.QUEUE_GRAMMAR_US: us(5)}))
+        assert {Part.QUEUE_GRAMMAR_US: us(0)} == found.parts
+
+    def test_of_a_request_without_an_instant_are_kept(self) -> None:
+        """Where no length is known there is nothing to cut them to."""
+        given = {Part.QUEUE_GRAMMAR_US: us(5)}
+        assert given == resolve(server({}, parts=given)).parts
 
     def test_counts_are_not_cut(self) -> None:
         """The number of prefill chunks has nothing to do with microseconds."""
@@ -93,6 +105,13 @@ class TestBuffered:
         """When every chunk was waiting the decode is an upper bound too."""
         assert "decode 300+500 estimated" in self._found(1, known=0)
 
+    @pytest.mark.parametrize(("buffered", "known"), [(10, True), (11, False)])
+    def test_gaps_are_absent_when_too_few_are_known(self, buffered: int, known: bool) -> None:
+        """Gaps between chunks of which more than a tenth had waited say nothing."""
+        gaps = GapSummary(outputs=90, p50_us=us(1))
+        found = resolve(client(SEEN, gaps=gaps, buffered_chunks=buffered))
+        assert (gaps if known else None) == found.gaps
+
     def test_does_not_concern_a_server(self) -> None:
         """A server reads its engine's outputs, which do not wait for a reader."""
         assert "decode 300+500 observed" in self._found(90, side="server")
@@ -118,6 +137,11 @@ class TestConsumerStall:
     def test_is_absent_when_unknown(self, odd: object) -> None:
         """What is no duration is not there."""
         assert resolve(client(BOUNDS, consumer_stall_ns=odd)).consumer_stall_us is None
+
+    def test_of_a_request_of_unknown_length_is_absent(self) -> None:
+        """Without the request's end nothing bounds it."""
+        given = client(marks(received=0), consumer_stall_ns=ns(5))
+        assert resolve(given).consumer_stall_us is None
 
     def test_is_never_subtracted(self) -> None:
         """The phases are the same with and without it."""
@@ -159,3 +183,8 @@ def test_token_counts_are_counts(name: str) -> None:
     found = [resolve(server(BOUNDS, tokens=Tokens(**{name: each}))) for each in given]
     expected = [0, 2**53, None, None, None, None, None]
     assert expected == [getattr(each.tokens, name) for each in found]
+
+
+def test_tokens_of_no_sequence_are_unknown() -> None:
+    """The sum over nothing is not a known zero."""
+    assert resolve(server(BOUNDS, expected_sequences=0)).tokens.output is None

@@ -45,6 +45,24 @@ class TestEndedIn:
         found = self._server("first_token", "last_token", ending=ending, finish_reasons=("stop",))
         assert Phase.DELIVERY is found
 
+    def test_is_not_delivery_without_a_last_token(self) -> None:
+        """A delivery begins with the last token, which nobody saw."""
+        ending = Ending(peer_gone=True)
+        found = self._server(
+            "first_token", "first_delivered", ending=ending, finish_reasons=("stop",)
+        )
+        assert Phase.DECODE is found
+
+    @pytest.mark.parametrize(
+        ("seen", "expected"),
+        [(("queued",), None), (("queued", "scheduled"), Phase.PREFILL), ((), Phase.PREPROCESS)],
+    )
+    def test_is_unknown_after_handing_over_to_a_silent_engine(
+        self, seen: tuple[str, ...], expected: Phase | None
+    ) -> None:
+        """A request of which its engine tells nothing may be queued or computing."""
+        assert expected is self._server(*seen, engine_silent=True)
+
     def test_is_delivery_after_an_end_record(self) -> None:
         """The same holds when the protocol's end record was written."""
         ending = Ending(peer_gone=True, end_record=True)

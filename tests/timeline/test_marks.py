@@ -91,6 +91,19 @@ class TestOddMarks:
         assert "prefill 400+0 estimated" in laid(found)
         assert frozenset() == found.left_out
 
+    def test_a_mark_just_after_its_successor_is_moved_back(self) -> None:
+        """A schedule half a millisecond after an observed first token is moved to it."""
+        found = resolve(server(BOUNDS | engine(scheduled=400.5) | marks(first_token=400)))
+        assert "prefill 400+0 estimated" in laid(found)
+        assert us(400) == found.ttft_us
+
+    def test_equal_marks_are_in_order(self) -> None:
+        """Marks of one instant stay what they are when another one is left out."""
+        given = BOUNDS | engine(queued=10, scheduled=10) | marks(first_token=5000)
+        found = resolve(server(given))
+        assert frozenset({Mark.FIRST_TOKEN}) == found.left_out
+        assert "queue 10+0 reported" in laid(found)
+
     @pytest.mark.parametrize("odd_ns", [0, -1, 81_233_900_000_000, YEAR_2000_NS - 1, 2**70])
     def test_what_is_no_instant_is_not_there(self, odd_ns: int) -> None:
         """Zero, monotonic readings and other values that are no wall-clock time are ignored."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_llm.timeline import Ending, Outcome, Sequence, Tokens, resolve
+from otel_llm.timeline import Ending, Outcome, Sequence, Side, Tokens, resolve
 from otel_llm.timeline.outcome import Verdict, judge
 from tests.timeline.builders import COMPLETE, client, marks, server, us
 
@@ -224,6 +224,27 @@ def test_an_engine_that_died_behind_a_503() -> None:
     ending = Ending(failure=ERROR, error_type="EngineDeadError", status=503)
     found = judge(ending, streaming=False, has_token=False, finish_reasons=(), client=False)
     assert Verdict(ERROR, "EngineDeadError", False) == found
+
+
+@pytest.mark.parametrize(
+    ("ending", "error_type"),
+    [
+        (Ending(status=503), "503"),
+        (Ending(failure=REJECTED, status=503), "503"),
+        (Ending(failure=ERROR, error_type="ValueError", status=400), "ValueError"),
+    ],
+)
+def test_a_server_that_refuses(ending: Ending, error_type: str) -> None:
+    """A 503 without a failure, or with a refusal, and a 4xx are refusals on servers too."""
+    found = judge(ending, streaming=False, has_token=False, finish_reasons=(), client=False)
+    assert Verdict(REJECTED, error_type, False) == found
+
+
+@pytest.mark.parametrize(("side", "outcome"), [(Side.CLIENT, REJECTED), (Side.SERVER, ERROR)])
+def test_an_exception_with_a_503_depends_on_the_side(side: Side, outcome: Outcome) -> None:
+    """On a client it is the refusal, on a server the reason for it."""
+    ending = Ending(failure=ERROR, error_type="x", status=503)
+    assert outcome is resolve(client(NO_TOKEN, side=side, ending=ending)).outcome
 
 
 def test_cancelled_outranks_a_status() -> None:

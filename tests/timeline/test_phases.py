@@ -85,6 +85,11 @@ class TestServer:
         given = BOUNDS | engine(queued=10, scheduled=10, first_token=410, last_token=900)
         assert "queue 10+0 reported" in laid(resolve(server(given)))
 
+    def test_does_not_wait_like_a_client(self) -> None:
+        """A server that knows nothing of its engine leaves the wait unaccounted."""
+        found = resolve(server(SEEN))
+        assert phases("decode 300+500 observed", "delivery 800+50 observed") == laid(found)
+
     def test_only_bounds_leave_everything_unaccounted(self) -> None:
         """A request of which nothing is known but its bounds has no phases."""
         found = resolve(server(BOUNDS))
@@ -167,6 +172,17 @@ class TestClient:
             "decode 300+500 observed",
             "delivery 800+50 observed",
         ) == laid(found)
+
+    def test_a_schedule_alone_is_engine_evidence(self) -> None:
+        """What comes before it is unaccounted, and prefill follows."""
+        found = resolve(client(SEEN | engine(scheduled=200)))
+        assert "prefill 200+100 derived" in laid(found)
+        assert found.duration_us(Phase.FIRST_TOKEN) is None
+
+    def test_a_reply_in_one_piece_never_waits_for_a_first_token(self) -> None:
+        """Even if its first token is known, there was no stream to wait for."""
+        found = resolve(client(SEEN, streaming=False))
+        assert found.duration_us(Phase.FIRST_TOKEN) is None
 
     def test_never_waits_for_its_own_delivery(self) -> None:
         """A first delivery means nothing on a client."""

@@ -259,6 +259,23 @@ class TestCalls:
         (found,) = recorder.evidence().sequences
         assert abs(at(10).at_ns - found.marks[Mark.QUEUED].at_ns) < ns(0.001)
 
+    @pytest.mark.parametrize(
+        ("calls", "silent"),
+        [
+            ([], False),
+            ([Call()], True),
+            ([Call(EngineStamps())], True),
+            ([Call(EngineStamps(queued=here(0)))], False),
+            ([Call(EngineStamps()), Call(EngineStamps(queued=here(0)))], False),
+        ],
+    )
+    def test_that_tell_nothing_are_silent(
+        self, recorder: RequestRecorder, calls: list[Call], silent: bool
+    ) -> None:
+        """An engine that was called and gave no stamp is silent; no engine is not."""
+        recorder.calls += calls
+        assert silent is recorder.evidence().engine_silent
+
     def test_add_up_what_they_ask_for(self, recorder: RequestRecorder) -> None:
         """Two calls for one and three sequences expect four."""
         recorder.call(Call(), 1)
@@ -281,6 +298,23 @@ class TestCalls:
         recorder.call(Call(input=13, output=20), 1)
         recorder.call(Call(input=23, output=5), 1)
         assert Tokens(input=3, cached=2) == recorder.evidence().tokens
+
+    def test_in_turns_expect_what_the_last_turn_asks_for(self, recorder: RequestRecorder) -> None:
+        """Sequences of earlier turns are not answers of the request."""
+        expected = 3
+        recorder.call(Call(), 2)
+        recorder.lane().stamps.append(MONOTONIC_NS)
+        recorder.call(Call(), 5)
+        recorder.call(Call(), expected)
+        assert expected == recorder.evidence().expected_sequences
+
+    def test_in_turns_end_as_the_last_turn_ends(self, recorder: RequestRecorder) -> None:
+        """Why the sequences of earlier turns ended is not why the request did."""
+        recorder.call(Call(EngineStamps(finish_reason="tool_calls")), 1)
+        recorder.lane().stamps.append(MONOTONIC_NS)
+        recorder.call(Call(EngineStamps(finish_reason="stop"), EngineStamps()), 2)
+        expected = ("stop",)
+        assert expected == recorder.evidence().finish_reasons
 
     def test_side_by_side_have_prompts_of_their_own(self, recorder: RequestRecorder) -> None:
         """Calls made before any output are several prompts, which are summed."""
@@ -407,6 +441,11 @@ class TestEvidence:
             found.buffered_chunks,
             found.finish_reasons,
         )
+
+    def test_of_a_new_recorder_assumes_one_attempt(self, recorder: RequestRecorder) -> None:
+        """Nobody retried until somebody says so."""
+        expected = 1
+        assert expected == recorder.evidence().attempts
 
     def test_holds_stated_durations_and_parts(self, recorder: RequestRecorder) -> None:
         """A duration or a part given again replaces the earlier one."""

@@ -52,6 +52,14 @@ class TestSequences:
         found = resolve(server(given, sequences=(other, chosen), expected_sequences=2))
         assert "queue 50+150 derived" in laid(found)
 
+    def test_all_seen_outrank_what_the_outputs_show(self) -> None:
+        """Our own marks count beside the sequences' only while some of these are missing."""
+        own = BOUNDS | marks(first_token=300, last_token=950)
+        one = sequence(queued=10, scheduled=110, first_token=410, last_token=900)
+        found = resolve(server(own, sequences=(one, one), expected_sequences=2))
+        assert "queue 10+100 reported" in laid(found)
+        assert "decode 410+490 reported" in laid(found)
+
     def test_sequences_outrank_what_the_outputs_show(self) -> None:
         """An engine's own stamps say more of its tokens than our reading of its outputs."""
         given = BOUNDS | marks(first_token=450, last_token=950)
@@ -102,6 +110,12 @@ class TestSequences:
         one = (Sequence(reported=durations(queue=100, decode=200)),)
         found = resolve(server(BOUNDS, sequences=one))
         assert us(200) == found.duration_us(Phase.DECODE)
+
+    def test_none_that_states_a_queue_may_state_the_rest(self) -> None:
+        """A prefill that a sequence states counts although nobody states a queue."""
+        one = (Sequence(reported=durations(prefill=200)),)
+        found = resolve(server(BOUNDS, sequences=one))
+        assert us(200) == found.duration_us(Phase.PREFILL)
 
     @pytest.mark.parametrize("order", [1, -1])
     def test_queue_that_only_one_states_is_used(self, order: int) -> None:

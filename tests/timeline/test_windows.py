@@ -140,6 +140,10 @@ class TestTpot:
         given = BOUNDS | marks(first_token=400, last_token=400)
         assert us(0) == resolve(server(given, output=2)).tpot_us
 
+    def test_of_a_request_without_an_instant_is_unknown(self) -> None:
+        """Tokens without a single mark have no time."""
+        assert resolve(server({}, output=6, reported=durations(decode=500))).tpot_us is None
+
     def test_of_a_stated_decode(self) -> None:
         """Where there are no such marks the decode that the engine states will do."""
         found = resolve(client(BOUNDS, streaming=False, reported=durations(decode=500), output=6))
@@ -166,6 +170,20 @@ class TestTpotOfSequences:
         short = sequence(output_tokens=1, first_token=100, last_token=100)
         long = sequence(output_tokens=6, first_token=400, last_token=900)
         found = resolve(server(BOUNDS, sequences=(short, long), expected_sequences=2))
+        assert us(100) == found.tpot_us
+
+    @pytest.mark.parametrize(("last", "expected"), [(900, us(500)), (400, us(0))])
+    def test_of_two_tokens_is_the_time_between_them(self, last: float, expected: int) -> None:
+        """Two tokens suffice, and may come at once."""
+        one = sequence(output_tokens=2, first_token=400, last_token=last)
+        assert expected == resolve(server(BOUNDS, sequences=(one,))).tpot_us
+
+    @pytest.mark.parametrize("only", ["first_token", "last_token"])
+    def test_leaves_out_what_lacks_one_of_its_ends(self, only: str) -> None:
+        """A sequence that was cut has no time per token, and hides none."""
+        cut = sequence(output_tokens=6, **{only: 500})
+        good = sequence(output_tokens=6, first_token=400, last_token=900)
+        found = resolve(server(BOUNDS, sequences=(cut, good), expected_sequences=2))
         assert us(100) == found.tpot_us
 
     def test_leaves_out_what_ended_before_it_began(self) -> None:
@@ -247,6 +265,12 @@ class TestRounding:
     def test_goes_half_up(self, nanoseconds: int, expected: int) -> None:
         """Half a microsecond goes up, always."""
         assert expected == to_us(nanoseconds)
+
+    @pytest.mark.parametrize(("beyond_ns", "expected"), [(499, "0.001"), (500, "0.002")])
+    def test_of_marks_goes_half_up_too(self, beyond_ns: int, expected: str) -> None:
+        """A mark 1.5 µs after the start is two of them after it."""
+        given = BOUNDS | {Mark.QUEUED: Stamp(BASE_NS + 1000 + beyond_ns)}
+        assert f"preprocess 0+{expected} observed" in laid(resolve(server(given)))
 
     def test_comes_before_subtracting(self) -> None:
         """Two instants 0.2 µs apart on two sides of a rounding edge are 1 µs apart."""
