@@ -154,7 +154,9 @@ class RequestRecorder:
         finished = self._marks.get(Mark.FINISHED)
         until = self.anchor.monotonic(finished.at_ns) if finished else self.clock.monotonic_ns()
         stamps = (each for call in self.calls for each in call.stamps())
-        return tuple(aligned(each, self.anchor, until) for each in stamps)
+        found = tuple(aligned(each, self.anchor, until) for each in stamps)
+        # In turns not all that was generated is answered; a sum would be taken for usage.
+        return tuple(s._replace(output_tokens=None) for s in found) if self.in_turns else found
 
     def _last_reasons(self, sequences: tuple[Sequence, ...]) -> tuple[str, ...]:
         """Where the engine was called in turns, why the sequences of the last turn ended."""

@@ -59,6 +59,13 @@ class TestOddMarks:
         given = BOUNDS | engine(queued=10, scheduled=20, first_token=400) | marks(last_token=5)
         assert frozenset({Mark.LAST_TOKEN}) == resolve(server(given)).left_out
 
+    def test_a_mark_after_two_that_contradict_follows_the_better_one(self) -> None:
+        """The first token goes with the observed schedule, and the queue before it is lost."""
+        given = BOUNDS | engine(queued=700) | marks(scheduled=400, first_token=800)
+        found = resolve(server(given))
+        assert frozenset({Mark.QUEUED}) == found.left_out
+        assert phases("prefill 400+400 observed") == laid(found)
+
     @pytest.mark.parametrize("time_ms", [-50, 1050])
     def test_a_mark_outside_the_request_is_left_out(self, time_ms: float) -> None:
         """RECEIVED and FINISHED bound what is believed."""

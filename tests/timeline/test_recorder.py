@@ -501,3 +501,11 @@ class TestEvidence:
             "decode 170+60 observed",
             "delivery 230+20 observed",
         ) == laid(resolve(recorder.evidence()))
+
+
+def test_tokens_of_calls_in_turns(recorder: RequestRecorder) -> None:
+    """Beam search and tool loops generate what is not answered; the sum is not the output."""
+    recorder.call(Call(EngineStamps(output_tokens=10)), 1)
+    recorder.lane().stamps.append(MONOTONIC_NS)
+    recorder.call(Call(EngineStamps(output_tokens=20)), 1)
+    assert resolve(recorder.evidence()).tokens.output is None
