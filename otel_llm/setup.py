@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
@@ -14,10 +15,8 @@ from otel_llm.emit.settings import Redact
 from otel_llm.errors import ConfigurationError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.sdk.trace.sampling import Sampler
 
 _log = logging.getLogger("otel_llm")
@@ -111,7 +110,7 @@ def providers(
     described = _resource(service_name, resource)
     tracer_provider = TracerProvider(sampler=head, resource=described)
     if _exports("OTEL_TRACES_EXPORTER", env):
-        exporter = _span_exporter(*_target("traces", protocol, endpoint, env))
+        exporter = _exporter("traces", *_target("traces", protocol, endpoint, env))
         tracer_provider.add_span_processor(BatchSpanProcessor(SafeSpanExporter(exporter)))
     if not (metrics and _exports("OTEL_METRICS_EXPORTER", env)):
         return tracer_provider, NoOpMeterProvider()
@@ -122,7 +121,7 @@ def _meter_provider(resource: Resource, protocol: str, url: str | None) -> Meter
     from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-    reader = PeriodicExportingMetricReader(_metric_exporter(protocol, url))
+    reader = PeriodicExportingMetricReader(_exporter("metrics", protocol, url))
     return SdkMeterProvider([reader], resource=resource)
 
 
@@ -169,39 +168,24 @@ def _target(
     return wanted, f"{base.rstrip('/')}/v1/{signal}"
 
 
-def _span_exporter(protocol: str, url: str | None) -> SpanExporter:
+_CLASSES = {
+    "traces": ("trace_exporter", "OTLPSpanExporter"),
+    "metrics": ("metric_exporter", "OTLPMetricExporter"),
+}
+
+
+def _exporter(signal: str, protocol: str, url: str | None) -> Any:
+    """The official exporter of one signal; both protocols' packages have the same layout."""
+    kind = "grpc" if protocol == "grpc" else "http"
+    module, name = _CLASSES[signal]
     try:
-        if protocol == "grpc":
-            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (
-                OTLPSpanExporter as GrpcExporter,
-            )
-
-            return GrpcExporter(endpoint=url)
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-        return OTLPSpanExporter(endpoint=url)
+        package = import_module(f"opentelemetry.exporter.otlp.proto.{kind}.{module}")
     except ImportError:
-        raise _missing(protocol) from None
-
-
-def _metric_exporter(protocol: str, url: str | None) -> MetricExporter:
-    try:
-        if protocol == "grpc":
-            from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (
-                OTLPMetricExporter as GrpcExporter,
-            )
-
-            return GrpcExporter(endpoint=url)
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-
-        return OTLPMetricExporter(endpoint=url)
-    except ImportError:
-        raise _missing(protocol) from None
-
-
-def _missing(protocol: str) -> MissingDependencyError:
-    kind, extra = ("grpc", "otlp-grpc") if protocol == "grpc" else ("http", "otlp")
-    return MissingDependencyError(f"opentelemetry-exporter-otlp-proto-{kind}", extra=extra)
+        extra = "otlp-grpc" if kind == "grpc" else "otlp"
+        raise MissingDependencyError(
+            f"opentelemetry-exporter-otlp-proto-{kind}", extra=extra
+        ) from None
+    return getattr(package, name)(endpoint=url)
 
 
 def _set_global(tracer_provider: TracerProvider, meter_provider: MeterProvider) -> None:

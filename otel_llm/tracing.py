@@ -17,7 +17,6 @@ from otel_llm.emit.values import as_count, as_text, clean_text
 from otel_llm.guard import guard
 from otel_llm.streams import PassedAsyncStream, PassedStream, Watch
 from otel_llm.timeline import Mark, Outcome, OutputTimes, Part, Phase, Side
-from otel_llm.timeline.gaps import FOLD_AT
 
 Item = TypeVar("Item")
 Method = TypeVar("Method", bound=Callable[..., None])
@@ -105,11 +104,9 @@ class TracedRequest:
         lane = self._lane
         if lane is None:
             lane = self._lane = live.recorder.lane()
-        lane.stamps.append(live.recorder.clock.monotonic_ns())
+        lane.add(live.recorder.clock.monotonic_ns())
         if isinstance(n_tokens, int):
             self._output_tokens = (self._output_tokens or 0) + n_tokens
-        if len(lane.stamps) >= FOLD_AT:
-            lane.fold()
 
     @_guarded
     def usage(

@@ -306,10 +306,7 @@ async def _watch_several(
             now = clock()
             with guard("vllm.keep"):
                 for each in output.outputs:
-                    lane = lanes[each.index]
-                    lane.stamps.append(now)
-                    if len(lane.stamps) >= FOLD_AT:
-                        lane.fold()
+                    lanes[each.index].add(now)
                 call.keep(output)
                 if output.finished and call.texts is not None:
                     live.answer(call, call.messages())

@@ -189,8 +189,9 @@ class _Exchange:
         # A stranger's baggage names nobody.
         known = remote if self.settings.trust_remote else outer
         who = identity(self.settings.context_keys, headers, known)
-        parent = self._server_context(scope, remote, body, who)
         model = model_of(body)
+        http = {**http_attributes(scope, self.route, model), **who}
+        parent = self._server_context(outer, remote, http)
         parameters = request_parameters(body, self.telemetry.settings.vocabulary)
         if not self.telemetry.settings.capture_content:
             parameters.pop(semconv.STOP_SEQUENCES, None)  # they may quote the prompt
@@ -219,19 +220,18 @@ class _Exchange:
         return {**scope, "headers": passed}
 
     def _server_context(
-        self, scope: Scope, remote: Context, body: dict[str, Any], who: Mapping[str, str]
+        self, outer: Context, remote: Context, attributes: Mapping[str, Value]
     ) -> Context:
         """The context of the SERVER span: somebody else's that is current, else ours."""
-        current = context_api.get_current()
-        owner = trace.get_current_span(current).get_span_context()
+        owner = trace.get_current_span(outer).get_span_context()
         if owner.is_valid and not owner.is_remote:
-            return current
-        parent, links = joined(remote, current, trust=self.settings.trust_remote)
+            return outer
+        parent, links = joined(remote, outer, trust=self.settings.trust_remote)
         self.server = self.telemetry.tracer.start_span(
-            f"{scope['method']} {self.route.path}",
+            f"{attributes[semconv.HTTP_METHOD]} {self.route.path}",
             context=parent,
             kind=SpanKind.SERVER,
-            attributes={**http_attributes(scope, self.route, model_of(body)), **who},
+            attributes=attributes,
             links=links,
             start_time=self.anchor.wall_ns,
         )
@@ -310,7 +310,7 @@ class _Exchange:
             if self.status is not None:
                 server.set_attribute(semconv.HTTP_STATUS, self.status)
             broken = self.status is not None and self.status >= 500
-            if broken or timeline.outcome == "error":
+            if broken or timeline.outcome is Outcome.ERROR:
                 server.set_attribute(semconv.ERROR_TYPE, timeline.error_type or str(self.status))
                 server.set_status(Status(StatusCode.ERROR))
         server.end(None if timeline.end_us is None else timeline.end_us * 1000)

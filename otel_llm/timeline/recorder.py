@@ -170,13 +170,12 @@ class RequestRecorder:
         own = self.tokens
         if len(self.calls) == 1 and not self._tokens:
             return self.calls[0].tokens()
-        if not self.calls:
-            return own
-        said = zip(*(call.tokens() for call in self.calls), strict=True)
-        total = Tokens(*map(_own_or_sum, own, said))
         # Calls after an output (beam search, tool loops) were given the same prompt again, and
         # not all that they generate is answered.
-        return own if self.in_turns else total
+        if not self.calls or self.in_turns:
+            return own
+        said = zip(*(call.tokens() for call in self.calls), strict=True)
+        return Tokens(*map(_own_or_sum, own, said))
 
 
 def _own_or_sum(own: int | None, said: tuple[int | None, ...]) -> int | None:

@@ -90,7 +90,7 @@ def resolve(evidence: Evidence) -> Timeline:
         outcome=verdict.outcome,
         error_type=verdict.error_type,
         incomplete=evidence.streaming and not verdict.complete,
-        ended_in=_ended_in(evidence, window, verdict),
+        ended_in=_ended_in(evidence, window, verdict, reasons),
         finish_reasons=reasons,
         left_out=window.left_out if window else frozenset(),
     )
@@ -328,11 +328,12 @@ _OPEN_AFTER = (
 )
 
 
-def _ended_in(evidence: Evidence, window: Window | None, verdict: Verdict) -> Phase | None:
+def _ended_in(
+    evidence: Evidence, window: Window | None, verdict: Verdict, reasons: tuple[str, ...]
+) -> Phase | None:
     """The phase that was open when a request did not end well."""
     if verdict.outcome is Outcome.OK or window is None:
         return None
-    reasons = _finish_reasons(evidence)
     ended = evidence.ending.end_record or (bool(reasons) and ENGINE_FAILURES.isdisjoint(reasons))
     if ended and Mark.LAST_TOKEN in window.marks:
         return Phase.DELIVERY
