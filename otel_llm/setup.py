@@ -17,6 +17,7 @@ from otel_llm.errors import ConfigurationError, MissingDependencyError
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.sdk.trace.sampling import Sampler
 
 _log = logging.getLogger("otel_llm")
@@ -105,13 +106,12 @@ def providers(
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         raise MissingDependencyError("opentelemetry-sdk", extra="otlp") from None
-    from otel_llm.export import SafeSpanExporter
 
     described = _resource(service_name, resource)
     tracer_provider = TracerProvider(sampler=head, resource=described)
     if _exports("OTEL_TRACES_EXPORTER", env):
-        exporter = _exporter("traces", *_target("traces", protocol, endpoint, env))
-        tracer_provider.add_span_processor(BatchSpanProcessor(SafeSpanExporter(exporter)))
+        exporter = _span_exporter(*_target("traces", protocol, endpoint, env), env)
+        tracer_provider.add_span_processor(BatchSpanProcessor(exporter))
     if not (metrics and _exports("OTEL_METRICS_EXPORTER", env)):
         return tracer_provider, NoOpMeterProvider()
     return tracer_provider, _meter_provider(described, *_target("metrics", protocol, endpoint, env))
@@ -166,6 +166,25 @@ def _target(
             "http://localhost:4318"
         )
     return wanted, f"{base.rstrip('/')}/v1/{signal}"
+
+
+_CREDENTIALS = tuple(
+    f"OTEL_PYTHON_EXPORTER_OTLP_HTTP_{signal}CREDENTIAL_PROVIDER" for signal in ("", "TRACES_")
+)
+
+
+def _span_exporter(protocol: str, url: str | None, env: Mapping[str, str]) -> SpanExporter:
+    """Ours over HTTP; the official one, made safe, for gRPC and for credentials from a plugin."""
+    if protocol == "grpc" or any(env.get(name) for name in _CREDENTIALS):
+        from otel_llm.export.safe import SafeSpanExporter
+
+        return SafeSpanExporter(_exporter("traces", protocol, url))
+    try:
+        from otel_llm.export.http import HttpSpanExporter
+
+        return HttpSpanExporter(url, env)
+    except ImportError:
+        raise MissingDependencyError("requests", extra="otlp") from None
 
 
 _CLASSES = {

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 import otel_llm
 from otel_llm import ConfigurationError, MissingDependencyError
 from otel_llm.config import RUNTIME
+from otel_llm.export.http import HttpSpanExporter
 from otel_llm.setup import providers
 from tests.fakes.otlp import Receiver, receiving
 
@@ -57,9 +58,9 @@ def target(**given: Any) -> Any:
     """The exporter behind a tracer provider that was made with *given*."""
     made, _ = providers(metrics=False, **given)
     (processor,) = made._active_span_processor._span_processors  # type: ignore[attr-defined]
-    exporter = processor._batch_processor._exporter._inner
+    exporter = processor._batch_processor._exporter
     made.shutdown()
-    return exporter
+    return getattr(exporter, "_inner", exporter)
 
 
 class TestExport:
@@ -157,7 +158,7 @@ class TestTargets:
         """A base URL gets the signal's path, a signal's own URL is taken as it is."""
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
-        assert expected == target(**given)._endpoint
+        assert expected == target(**given).url
 
     @pytest.mark.parametrize(
         "environ",
@@ -175,7 +176,7 @@ class TestTargets:
     def test_the_argument_wins(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Over the environment's protocol."""
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-        assert ".http." in type(target(protocol="http/protobuf")).__module__
+        assert isinstance(target(protocol="http/protobuf"), HttpSpanExporter)
 
     @pytest.mark.parametrize("endpoint", ["localhost:4318", "grpc://x", "4318"])
     def test_no_url(self, endpoint: str) -> None:
@@ -270,9 +271,9 @@ class TestMissing:
         [
             ("opentelemetry.sdk.trace", None, r"opentelemetry-sdk .*'otel-llm\[otlp\]'"),
             (
-                "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+                "requests",
                 None,
-                r"opentelemetry-exporter-otlp-proto-http .*'otel-llm\[otlp\]'",
+                r"requests .*'otel-llm\[otlp\]'",
             ),
             (
                 "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",

@@ -1,8 +1,8 @@
-"""An exporter that cannot be stopped by one bad span. SDK glue.
+"""A wrapper for other span exporters, which one bad span shall not stop. SDK glue.
 
-One lone surrogate makes the encoder refuse a whole batch, and one span with an image in it makes
-the receiver do so. This wrapper stands before any span exporter, mends what cannot be encoded,
-cuts what is too long, and splits batches by bytes.
+One lone surrogate makes the official encoder refuse a whole batch, and one span with an image in
+it makes the receiver do so. This wrapper mends what cannot be encoded, cuts what is too long, and
+splits batches by their estimated bytes; for OTLP over HTTP our own encoder does all that.
 """
 
 from __future__ import annotations
@@ -18,12 +18,9 @@ from opentelemetry.trace import Link, Status
 
 from otel_llm import semconv
 from otel_llm.emit.values import clean_text
+from otel_llm.export.encode import LARGEST_REQUEST, LONGEST_TEXT, SHORTEST_CUT
 
-LARGEST_REQUEST = 3_500_000
-"""Receivers refuse 4 MiB by default; this is the estimate, in bytes, at which a batch is split."""
-LONGEST_TEXT = 131_072
 SPAN_OVERHEAD = 256
-SHORTEST_CUT = 64
 
 
 class SafeSpanExporter(SpanExporter):
