@@ -33,7 +33,7 @@ class Bound:
 
 
 def interval(
-    values: Sequence[float], *, of: Callable[[Sequence[float]], float] = median, tail: float = 0.025
+    values: Sequence[Any], *, of: Callable[[Sequence[Any]], float] = median, tail: float = 0.025
 ) -> tuple[float, float]:
     """A bootstrap interval that leaves *tail* out on each side; seeded."""
     source = random.Random(7)
