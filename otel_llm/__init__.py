@@ -6,6 +6,7 @@ imported where they are used. Public names:
 - `instrument()` / `uninstrument()`: patch the installed engines; global providers are not touched.
 - `configure()`: build providers that export by OTLP, and instrument with them.
 - `trace_request()`: the request span for an engine or a client of one's own.
+- `annotate()` / `event()`: facts of the application on the current request's span.
 - `Mark`, `Phase`, `Part`, `Side`, `Outcome`: the words of a request's time.
 """
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     )
     from otel_llm.setup import configure
     from otel_llm.timeline import Mark, Outcome, Part, Phase, Side
-    from otel_llm.tracing import TracedRequest
+    from otel_llm.tracing import TracedRequest, annotate, event
 
 __all__ = [
     "ConfigurationError",
@@ -41,7 +42,9 @@ __all__ = [
     "TracedRequest",
     "UnsupportedEngineError",
     "__version__",
+    "annotate",
     "configure",
+    "event",
     "instrument",
     "trace_request",
     "uninstrument",
@@ -54,6 +57,8 @@ _HOME = {
     "uninstrument": "config",
     "trace_request": "api",
     "TracedRequest": "tracing",
+    "annotate": "tracing",
+    "event": "tracing",
     "InferenceMiddleware": "api",
 } | dict.fromkeys(("Mark", "Outcome", "Part", "Phase", "Side"), "timeline")
 

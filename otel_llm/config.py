@@ -9,21 +9,29 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics, trace
 
 from otel_llm.adapters.patching import Patches
 from otel_llm.adapters.registry import ENGINES, Engine, Host, engine
-from otel_llm.emit.settings import EmitSettings, Redact
+from otel_llm.emit.objectives import parse_objectives
+from otel_llm.emit.settings import EmitSettings, Redact, attribute_names
 from otel_llm.emit.telemetry import Telemetry
+from otel_llm.emit.values import Value
 from otel_llm.errors import ConfigurationError
+from otel_llm.guard import guard
 from otel_llm.propagation.identity import IdentityKey, parse_keys
 from otel_llm.semconv import VOCABULARIES
 from otel_llm.servers.asgi import ServerSettings
 
+if TYPE_CHECKING:
+    from otel_llm.providers import Providers
+
 _log = logging.getLogger("otel_llm")
+Slo = Mapping[str, object] | str
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -37,6 +45,7 @@ class Settings:
     disabled: bool = False
     engines: tuple[str, ...] | None = None
     trust_remote: bool = True
+    vllm_stats: bool = True
     context_keys: tuple[IdentityKey, ...] = ()
     emit: EmitSettings = field(default_factory=EmitSettings)
 
@@ -50,6 +59,7 @@ class Settings:
             or env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true",
             engines=_known(name for name in names if name),
             trust_remote=_flag(env, "OTEL_LLM_TRUST_REMOTE", default=True),
+            vllm_stats=_flag(env, "OTEL_LLM_VLLM_STATS", default=True),
             context_keys=parse_keys(env.get("OTEL_LLM_CONTEXT_KEYS", "")),
             emit=_emit_settings(env),
         )
@@ -76,6 +86,8 @@ def _emit_settings(env: Mapping[str, str]) -> EmitSettings:
         latency_aliases=_flag(env, "OTEL_LLM_LATENCY_ALIASES", default=False),
         capture_content=_captures(env),
         content_limit=_number(env, "OTEL_LLM_CONTENT_LIMIT", default=32_768),
+        slo=parse_objectives(env.get("OTEL_LLM_SLO", ""), "OTEL_LLM_SLO"),
+        metric_attributes=attribute_names(env.get("OTEL_LLM_METRIC_ATTRIBUTES", "")),
     )
 
 
@@ -117,6 +129,11 @@ class Runtime:
         """What was set up; while nothing is, the global providers serve (`current`)."""
         self._implicit: Telemetry | None = None
         self.patches: dict[str, Patches] = {}
+        self.engine: dict[str, Value] = {}
+        """What adapters say of the engine of this process: attributes of our own resource."""
+        self.closing: list[Callable[[], object]] = []
+        """What ends the threads and servers that `configure` has started."""
+        self._vllm_stats: bool | None = None
         self._settings: Settings | None = None
         self._server: ServerSettings | None = None
 
@@ -137,15 +154,37 @@ class Runtime:
             )
         return self._server
 
+    @property
+    def vllm_stats(self) -> bool:
+        """Whether statistics may be switched on that nobody has spoken about."""
+        return self.settings.vllm_stats if self._vllm_stats is None else self._vllm_stats
+
+    @vllm_stats.setter
+    def vllm_stats(self, wanted: bool) -> None:
+        self._vllm_stats = wanted
+
     def trust(self, remote: bool) -> None:
         """Join incoming traces from now on, or link them."""
         self._server = replace(self.server, trust_remote=remote)
 
+    def use(self, made: Providers, emit: EmitSettings) -> Telemetry:
+        """Take over providers that were made for this process."""
+        self.telemetry = Telemetry(
+            made.tracer, made.meter, emit, finished_spans=made.finished_spans
+        )
+        self.closing += made.closing
+        return self.telemetry
+
     def reset(self) -> None:
-        """Forget telemetry and settings; patches stay as they are."""
+        """End what `configure` has started; forget telemetry and settings. Patches stay."""
+        closing, self.closing = self.closing, []
+        for close in closing:
+            with guard("config.close"):
+                close()
         self.telemetry = self._implicit = None
         self._settings = None
         self._server = None
+        self._vllm_stats = None
 
     def current(self) -> Telemetry:
         """The telemetry in force, made on the global providers when nothing was set up."""
@@ -166,7 +205,10 @@ def instrument(
     meter_provider: metrics.MeterProvider | None = None,
     capture_content: bool | None = None,
     redact: Redact | None = None,
+    vllm_stats: bool | None = None,
     trust_remote: bool | None = None,
+    slo: Slo | None = None,
+    metric_attributes: Iterable[str] | None = None,
 ) -> None:
     """Instrument the engines that are installed; calling it again changes nothing.
 
@@ -176,7 +218,10 @@ def instrument(
         meter_provider: Where metrics go; the global provider by default. Never replaced.
         capture_content: Write prompts and answers; off unless the environment says so.
         redact: Called with attribute name and content before content is written.
+        vllm_stats: Switch vLLM's statistics on (default) where its user has passed nothing.
         trust_remote: Join incoming traces (default) or, if False, start new ones linked to them.
+        slo: Objectives that every request is judged by, `{"ttft": "500ms", "tpot": "40ms"}`.
+        metric_attributes: Attributes of requests that are put on their metrics too.
 
     Raises:
         ConfigurationError: A setting or environment variable is wrong.
@@ -185,18 +230,52 @@ def instrument(
     settings = Settings.from_environment()
     if settings.disabled:
         return
-    emit = settings.emit
-    if capture_content is not None:
-        emit = replace(emit, capture_content=capture_content)
-    if redact is not None:
-        emit = replace(emit, redact=redact)
+    emit = emit_settings(
+        settings,
+        capture_content=capture_content,
+        redact=redact,
+        slo=slo,
+        metric_attributes=metric_attributes,
+    )
     rows = rows_of(engines if engines is not None else settings.engines)
     chosen = (tracer_provider, meter_provider) != (None, None) or emit != settings.emit
     if RUNTIME.telemetry is None and chosen:
         RUNTIME.telemetry = Telemetry(tracer_provider, meter_provider, emit)
     if trust_remote is not None:
         RUNTIME.trust(trust_remote)
-    install(rows, Host(telemetry=RUNTIME.current, server=lambda: RUNTIME.server))
+    if vllm_stats is not None:
+        RUNTIME.vllm_stats = vllm_stats
+    install(rows, host(RUNTIME.current))
+
+
+def emit_settings(
+    settings: Settings,
+    *,
+    capture_content: bool | None,
+    redact: Redact | None,
+    slo: Slo | None,
+    metric_attributes: Iterable[str] | None,
+) -> EmitSettings:
+    """What the environment says, with every argument that was given in its place."""
+    given: dict[str, Any] = {
+        "capture_content": capture_content,
+        "redact": redact,
+        "slo": None if slo is None else parse_objectives(slo, "slo"),
+        "metric_attributes": None
+        if metric_attributes is None
+        else attribute_names(metric_attributes),
+    }
+    return replace(settings.emit, **{k: value for k, value in given.items() if value is not None})
+
+
+def host(telemetry: Callable[[], Telemetry | None]) -> Host:
+    """What adapters are given in this process."""
+    return Host(
+        telemetry=telemetry,
+        server=lambda: RUNTIME.server,
+        vllm_stats=lambda: RUNTIME.vllm_stats,
+        engine=RUNTIME.engine,
+    )
 
 
 def rows_of(names: Iterable[str] | None) -> list[Engine]:

@@ -11,7 +11,6 @@ from typing import Any
 from opentelemetry import trace
 
 from otel_llm import config, semconv
-from otel_llm.adapters.registry import Host
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.errors import OtelLLMError
 
@@ -33,7 +32,7 @@ def vllm_plugin() -> None:
         # vLLM writes the address of its own exporter into the environment later on.
         asked = not _is_set_up() and any(os.environ.get(name) for name in _ENDPOINTS)
         own = dict(os.environ) if asked else None
-        host = Host(telemetry=partial(_telemetry, own=own), server=lambda: config.RUNTIME.server)
+        host = config.host(partial(_telemetry, own=own))
         config.install(config.rows_of(["vllm"]), host)
     except OtelLLMError as error:
         _log.error("otel_llm stays off: %s", error)
@@ -57,12 +56,14 @@ def _made(*, own: Mapping[str, str] | None) -> Telemetry:
     emit = config.Settings.from_environment().emit
     if own is None:
         return Telemetry(settings=emit)
-    from otel_llm.setup import providers
+    from otel_llm.providers import providers
 
     attributes = own.get("OTEL_RESOURCE_ATTRIBUTES", "")
     named = "OTEL_SERVICE_NAME" in own or semconv.SERVICE_NAME in attributes
-    tracer_provider, meter_provider = providers(service_name=None if named else "vllm", environ=own)
-    return Telemetry(tracer_provider, meter_provider, emit)
+    made = providers(
+        service_name=None if named else "vllm", resource=config.RUNTIME.engine, environ=own
+    )
+    return config.RUNTIME.use(made, emit)
 
 
 def _is_set_up() -> bool:

@@ -58,6 +58,23 @@ URL_PATH: Final = "url.path"
 URL_SCHEME: Final = "url.scheme"
 NETWORK_PROTOCOL_VERSION: Final = "network.protocol.version"
 
+# --- Resource: the process, and where it runs ---------------------------------------------
+SERVICE_INSTANCE: Final = "service.instance.id"
+HOST_NAME: Final = "host.name"
+HOST_ARCH: Final = "host.arch"
+HOST_ID: Final = "host.id"
+OS_TYPE: Final = "os.type"
+PROCESS_PID: Final = "process.pid"
+PROCESS_EXECUTABLE: Final = "process.executable.name"
+RUNTIME_NAME: Final = "process.runtime.name"
+RUNTIME_VERSION: Final = "process.runtime.version"
+CONTAINER_ID: Final = "container.id"
+POD_NAME: Final = "k8s.pod.name"
+POD_UID: Final = "k8s.pod.uid"
+NAMESPACE_NAME: Final = "k8s.namespace.name"
+NODE_NAME: Final = "k8s.node.name"
+DEPLOYMENT_NAME: Final = "k8s.deployment.name"
+
 # --- otel_llm: identity -------------------------------------------------------------------
 SIDE: Final = "otel_llm.side"
 OUTCOME: Final = "otel_llm.outcome"
@@ -68,8 +85,39 @@ REQUEST_ID: Final = "otel_llm.request.id"
 REPLICA: Final = "otel_llm.replica"
 ROLE: Final = "otel_llm.role"
 
+ENGINE: Final = "otel_llm.engine"
+"""Prefix of the resource attributes that describe an engine's configuration."""
+
+DRAFT_TOKENS: Final = "otel_llm.spec_decode.draft_tokens"
+ACCEPTED_TOKENS: Final = "otel_llm.spec_decode.accepted_tokens"
+
 INPUT_IMAGES: Final = "otel_llm.input.images"
 INPUT_AUDIO: Final = "otel_llm.input.audio"
+
+
+# --- otel_llm: the batch span of an offline call ------------------------------------------
+BATCH_REQUESTS: Final = "otel_llm.batch.requests"
+BATCH_UNTRACED: Final = "otel_llm.batch.untraced"
+
+
+# --- otel_llm: the replica, as of the engine's latest step (integers) ---------------------
+@dataclass(frozen=True, slots=True)
+class ReplicaNames:
+    """Attributes for the state of a replica at one moment of a request."""
+
+    running: str
+    waiting: str
+    kv_cache_percent: str
+    batch_tokens: str
+
+
+def _replica_names(when: str) -> ReplicaNames:
+    names = ("running", "waiting", "kv_cache_percent", "batch_tokens")
+    return ReplicaNames(*(f"otel_llm.{when}.{name}" for name in names))
+
+
+REPLICA_WHEN_QUEUED: Final = _replica_names("queued")
+REPLICA_WHEN_FINISHED: Final = _replica_names("finished")
 
 # --- otel_llm: the summary (integers) -----------------------------------------------------
 E2E_US: Final = "otel_llm.e2e_us"
@@ -179,3 +227,16 @@ GENAI_MAIN: Final = Vocabulary(
     top_k_is_int=True,
 )
 VOCABULARIES: Final = {each.name: each for each in (V1_41, GENAI_MAIN)}
+
+# --- otel_llm: service-level objectives ---------------------------------------------------
+SLO_MISSED: Final = "otel_llm.slo.missed"
+SLO_REQUESTS: Final = "otel_llm.slo.requests"
+SLO_THRESHOLD: Final = "otel_llm.slo.threshold"
+SLO_OBJECTIVE: Final = "objective"
+SLO_RESULT: Final = "result"
+REQUESTS: Final = "{request}"
+
+# --- otel_llm: export ---------------------------------------------------------------------
+EXPORT_LOST_SPANS: Final = "otel_llm.export.lost_spans"
+LOST_REASON: Final = "reason"
+SPANS: Final = "{span}"

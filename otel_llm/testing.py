@@ -76,9 +76,10 @@ class Exemplar:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One series of a histogram: its attributes and everything recorded since the start.
+    """One series of a metric: its attributes and everything recorded since the start.
 
-    `bounds` are the upper bounds of the buckets; there is one more count in `buckets`.
+    `bounds` are the upper bounds of the buckets; there is one more count in `buckets`. Of a
+    counter or a gauge `sum` is the value; it has no buckets, and `count` is 1.
     """
 
     attributes: Mapping[str, Any]
@@ -139,7 +140,7 @@ class CapturedTelemetry:
         return _indented(children, None, "")
 
     def points(self, metric_name: str) -> list[Point]:
-        """The series of histogram *metric_name*; empty when nothing was recorded."""
+        """The series of *metric_name*; empty when nothing was recorded."""
         data = self._reader.get_metrics_data()
         for resource in data.resource_metrics if data else ():
             for scope in resource.scope_metrics:
@@ -207,6 +208,8 @@ def _indented(
 
 def _point(point: Any, earlier: tuple[Exemplar, ...]) -> Point:
     exemplars = (Exemplar(each.value, each.trace_id, each.span_id) for each in point.exemplars)
+    if not hasattr(point, "bucket_counts"):
+        return Point(dict(point.attributes), 1, point.value, (), (), (*earlier, *exemplars))
     return Point(
         attributes=dict(point.attributes),
         count=point.count,

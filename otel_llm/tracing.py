@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, TypeVar, cast, overload
 
 from opentelemetry import context as context_api
-from opentelemetry import trace
 from opentelemetry.context import Context
 
-from otel_llm.emit.live import LiveRequest
+from otel_llm.emit.live import LiveRequest, named, named_request
 from otel_llm.emit.values import as_count, as_text, clean_text
 from otel_llm.guard import guard
 from otel_llm.streams import PassedAsyncStream, PassedStream, Watch
@@ -34,6 +33,33 @@ def _guarded(method: Method) -> Method:
             method(*args, **kwargs)
 
     return cast("Method", call)
+
+
+def annotate(attributes: Mapping[str, object]) -> None:
+    """Further attributes of the current request's span, from anywhere in its handler.
+
+    The current request is that of the server, or that of the nearest `TracedRequest.active()`.
+    Without one nothing happens. None and unexportable values are left out.
+    """
+    with guard("annotate"):
+        if (live := named_request()) is not None:
+            live.annotate(dict(attributes))
+
+
+def event(name: str, attributes: Mapping[str, object] | None = None) -> None:
+    """An event of the current request's span, as `TracedRequest.event`; see `annotate`."""
+    with guard("event"):
+        if (live := named_request()) is not None:
+            live.event(name, attributes)
+
+
+@contextmanager
+def _attached(live: LiveRequest) -> Iterator[None]:
+    token = context_api.attach(named(live))
+    try:
+        yield
+    finally:
+        context_api.detach(token)
 
 
 class TracedRequest:
@@ -86,9 +112,11 @@ class TracedRequest:
         return self._live.context if self._live else context_api.get_current()
 
     def active(self) -> AbstractContextManager[Any]:
-        """Make the request's span current; never around a `yield`."""
-        span = self._live.span if self._live else trace.get_current_span()
-        return trace.use_span(span, record_exception=False, set_status_on_exception=False)
+        """Make the request's span current, and it the one of `annotate` and `event`.
+
+        Never around a `yield`.
+        """
+        return _attached(self._live) if self._live else nullcontext()
 
     @_guarded
     def mark(self, mark: Mark, at_ns: int | None = None) -> None:
@@ -152,6 +180,12 @@ class TracedRequest:
         """Further attributes of the request span; None and unexportable values are left out."""
         if self._live is not None:
             self._live.annotate(dict(attributes))
+
+    @_guarded
+    def event(self, name: str, attributes: Mapping[str, object] | None = None) -> None:
+        """An event of the request span, now; the SDK keeps the last 128 and counts the others."""
+        if self._live is not None:
+            self._live.event(name, attributes)
 
     @_guarded
     def reject(self, reason: str) -> None:

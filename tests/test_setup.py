@@ -19,7 +19,7 @@ import otel_llm
 from otel_llm import ConfigurationError, MissingDependencyError
 from otel_llm.config import RUNTIME
 from otel_llm.export.http import HttpSpanExporter
-from otel_llm.setup import providers
+from otel_llm.providers import providers
 from tests.fakes.otlp import Receiver, receiving
 
 REPO = Path(__file__).parents[1]
@@ -56,9 +56,9 @@ def configured(arguments: str = "", after: str = "", **environ: str) -> str:
 
 def target(**given: Any) -> Any:
     """The exporter behind a tracer provider that was made with *given*."""
-    made, _ = providers(metrics=False, **given)
+    made = providers(metrics=False, **given).tracer
     (processor,) = made._active_span_processor._span_processors  # type: ignore[attr-defined]
-    exporter = processor._batch_processor._exporter
+    exporter = processor.exporter
     made.shutdown()
     return getattr(exporter, "_inner", exporter)
 
@@ -210,7 +210,7 @@ class TestTargets:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         for name, value in environ.items():
             monkeypatch.setenv(name, value.format(url=receiver.url))
-        _, meters = providers()
+        meters = providers().meter
         meters.get_meter("app").create_counter("sold").add(1)
         meters.shutdown()  # type: ignore[attr-defined]
         assert ({"sold"}, [path]) == (receiver.metrics, receiver.paths)
@@ -218,19 +218,20 @@ class TestTargets:
     def test_no_traces(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """`OTEL_TRACES_EXPORTER=none` leaves a provider that exports nothing."""
         monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
-        made, meters = providers(metrics=False)
+        both = providers(metrics=False)
+        made, meters = both.tracer, both.meter
         assert made._active_span_processor._span_processors == ()  # type: ignore[attr-defined]
         assert isinstance(meters, NoOpMeterProvider)
 
     def test_head_sampler(self) -> None:
         """The one that was given."""
-        made, _ = providers(metrics=False, head=ALWAYS_OFF)
+        made = providers(metrics=False, head=ALWAYS_OFF).tracer
         assert ALWAYS_OFF is made.sampler
         made.shutdown()
 
     def test_resource(self) -> None:
         """Name and further attributes."""
-        made, _ = providers(metrics=False, service_name="a", resource={"k": "v"})
+        made = providers(metrics=False, service_name="a", resource={"k": "v"}).tracer
         found = made.resource.attributes
         assert (found["service.name"], found["k"]) == ("a", "v")
         made.shutdown()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module, metadata
 from typing import Protocol
 
 from otel_llm.adapters.patching import Patches
 from otel_llm.emit.telemetry import Telemetry
+from otel_llm.emit.values import Value
 from otel_llm.errors import UnsupportedEngineError
 from otel_llm.servers.asgi import ServerSettings
 
@@ -17,12 +18,16 @@ from otel_llm.servers.asgi import ServerSettings
 class Host:
     """What an adapter is given: where telemetry goes, and how servers treat requests.
 
-    Both are asked when a server or client starts working, not when patches are applied: providers
+    `vllm_stats` says whether statistics may be switched on that nobody has spoken about. Into
+    `engine` an adapter writes resource attributes that describe the engine of this process.
+    All are asked when a server or client starts working, not when patches are applied: providers
     may be made and trust be given later than that, and engines start child processes in between.
     """
 
     telemetry: Callable[[], Telemetry | None]
     server: Callable[[], ServerSettings]
+    vllm_stats: Callable[[], bool] = lambda: True
+    engine: dict[str, Value] = field(default_factory=dict)
 
 
 class Adapter(Protocol):

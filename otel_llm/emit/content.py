@@ -7,7 +7,7 @@ from typing import Any
 
 from otel_llm import semconv
 from otel_llm.emit.settings import EmitSettings
-from otel_llm.emit.values import Value, as_json, clean_text
+from otel_llm.emit.values import Value, as_json, as_texts, clean_text
 
 _BINARY_KEYS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file", "blob"})
 
@@ -23,6 +23,9 @@ def content_attributes(attribute: str, content: object, settings: EmitSettings) 
     shown = settings.redact(attribute, content) if settings.redact else content
     if shown is None:
         return {}
+    if isinstance(content, tuple):  # of texts, such as stop sequences: no structure
+        texts = as_texts([*shown]) if isinstance(shown, list | tuple) else None
+        return {attribute: tuple(each[: settings.content_limit] for each in texts)} if texts else {}
     shown = without_binaries(shown)
     text = clean_text(shown) if isinstance(shown, str) else as_json(shown)
     if text is None:

@@ -16,9 +16,10 @@ from opentelemetry.trace import Span, Status, StatusCode
 
 from otel_llm import semconv
 from otel_llm.emit.content import content_attributes
+from otel_llm.emit.objectives import judged
 from otel_llm.emit.request import RequestInfo
 from otel_llm.emit.summary import summary_attributes
-from otel_llm.emit.values import Value, cleaned
+from otel_llm.emit.values import Value, clean_text, cleaned
 from otel_llm.guard import guard
 from otel_llm.timeline import (
     Evidence,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from otel_llm.emit.telemetry import Telemetry
 
 _CURRENT = context_api.create_key("otel-llm-request")
+_NAMED = context_api.create_key("otel-llm-named-request")
+LONGEST_EVENT_NAME = 128
 
 
 class LiveRequest:
@@ -98,6 +101,14 @@ class LiveRequest:
         """Further attributes, written when the request ends; they never replace the summary."""
         if not self.finished:
             self._extra.update(attributes)
+
+    def event(self, name: str, attributes: Mapping[str, object] | None = None) -> None:
+        """Write an event on the span, now; the SDK keeps the last 128 and counts the others."""
+        if not self.finished and self.span.is_recording():
+            now = self.recorder.anchor.instant(self.recorder.clock.monotonic_ns())
+            self.span.add_event(
+                clean_text(str(name))[:LONGEST_EVENT_NAME], cleaned(attributes or {}), now
+            )
 
     def content(self, attribute: str, content: object) -> None:
         """Write structured content, if capture is on: redacted, cut, without binaries."""
@@ -164,12 +175,16 @@ class LiveRequest:
 
     def _emit(self, timeline: Timeline) -> None:
         telemetry = self._telemetry
+        slo = telemetry.settings.slo
+        verdicts = judged(slo, timeline, self.recorder.status) if slo else ()
         if telemetry.instruments.enabled:
-            telemetry.instruments.record(self.info, timeline, self.context)
+            telemetry.instruments.record(self.info, timeline, self.context, self._extra, verdicts)
         if not self.span.is_recording():
             return
         attributes = cleaned(self._extra) if self._extra else {}
         attributes.update(summary_attributes(timeline, telemetry.settings))
+        if missed := tuple(name for name, met in verdicts if not met):
+            attributes[semconv.SLO_MISSED] = missed
         self._add_recorded(attributes)
         self.span.set_attributes(attributes)
         if is_error(timeline, self.recorder.status):
@@ -188,6 +203,13 @@ class LiveRequest:
             attributes[semconv.BUFFERED_CHUNKS] = recorder.buffered_chunks
 
     def _emit_phases(self, timeline: Timeline) -> None:
+        write = self._telemetry.finished_spans
+        if write is not None:
+            for phase, start_us, length_us, source, _ in timeline.phases:
+                if length_us:
+                    name, end_us = _PHASE_SPAN[phase], start_us + length_us
+                    write(self.span, name, _PHASE_SOURCE[source], start_us * 1000, end_us * 1000)
+            return
         start_span, context = self._telemetry.tracer.start_span, self.context
         for phase, start_us, duration_us, source, _ in timeline.phases:
             if duration_us:
@@ -240,6 +262,26 @@ def current_request(context: Context | None = None) -> LiveRequest | None:
         return None
     live: LiveRequest | None = reference()
     return live if live is not None and not live.finished else None
+
+
+def named(live: LiveRequest) -> Context:
+    """The current context with *live* as the request that application code speaks of.
+
+    Engines below still find the request of the server: to them this is no request of their own.
+    """
+    context = trace.set_span_in_context(live.span)
+    return context_api.set_value(_NAMED, (live.reference, context.get(_CURRENT)), context)
+
+
+def named_request() -> LiveRequest | None:
+    """The open request that application code is about: the nearest `named` one, or the server's."""
+    found = context_api.get_value(_NAMED)
+    # Not if a server's request began below the named one.
+    if isinstance(found, tuple) and found[1] is context_api.get_value(_CURRENT):
+        live: LiveRequest | None = found[0]()
+        if live is not None and not live.finished:
+            return live
+    return current_request()
 
 
 def error_type_of(error: BaseException) -> str:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from opentelemetry.context import Context
-from opentelemetry.metrics import Histogram, MeterProvider, NoOpMeter
+from opentelemetry.metrics import (
+    CallbackOptions,
+    Histogram,
+    Meter,
+    MeterProvider,
+    NoOpMeter,
+    Observation,
+)
 
 from otel_llm import semconv
 from otel_llm._version import __version__
+from otel_llm.emit.objectives import Objective, Verdict
 from otel_llm.emit.request import RequestInfo
-from otel_llm.semconv import Vocabulary
+from otel_llm.emit.settings import EmitSettings
+from otel_llm.emit.values import clean_value
 from otel_llm.timeline import Outcome, Phase, Side, Timeline
 
 OTHER = "_OTHER"
@@ -18,17 +28,26 @@ MOST_WORDS = 200
 """Most error types, operations and providers together; applications may invent them."""
 MOST_MODELS = 200
 """More models than this in one process are recorded as `_OTHER`: names come from clients."""
+MOST_VALUES = 50
+"""Most values of one attribute that the application puts on metrics; further ones are `_OTHER`."""
+LONGEST_VALUE = 64
+Extra = tuple[tuple[str, str], ...]
+"""Attributes that the application puts on metrics, and their values for one request."""
 
 
 class Instruments:
     """The histograms of one meter provider, and how a timeline is recorded into them."""
 
-    def __init__(self, provider: MeterProvider, vocabulary: Vocabulary) -> None:
+    def __init__(self, provider: MeterProvider, settings: EmitSettings) -> None:
+        vocabulary = settings.vocabulary
         meter = provider.get_meter(semconv.SCOPE, __version__, vocabulary.schema_url)
         self.enabled = not isinstance(meter, NoOpMeter)
         self._models: set[str] = set()
         self._words: set[str] = set()
-        self._phase_rows: dict[tuple[str, Side, str | None], dict[Phase, dict[str, str]]] = {}
+        self._phase_rows: dict[
+            tuple[str, Side, str | None, Extra], dict[Phase, dict[str, str]]
+        ] = {}
+        self._values: dict[str, set[str]] = {key: set() for key in settings.metric_attributes}
 
         def seconds(name: str, buckets: tuple[float, ...], description: str) -> Histogram:
             return meter.create_histogram(
@@ -64,13 +83,26 @@ class Instruments:
         self._token_usage = tokens(vocabulary.token_usage)
         self._input_tokens = tokens(vocabulary.input_token_usage)
         self._output_tokens = tokens(vocabulary.output_token_usage)
+        self._slo = _Slo(meter, settings.slo) if settings.slo else None
 
     def know(self, models: Iterable[str]) -> None:
         """Names of models that exist, so that they are told apart before they ever answered."""
         self._models.update(models)
 
-    def record(self, info: RequestInfo, timeline: Timeline, context: Context) -> None:
-        """Record one finished request; *context* carries its span, for the exemplars."""
+    def record(
+        self,
+        info: RequestInfo,
+        timeline: Timeline,
+        context: Context,
+        given: Mapping[str, object],
+        verdicts: Sequence[Verdict],
+    ) -> None:
+        """Record one finished request.
+
+        *context* carries its span, for the exemplars; *given* are attributes that the application
+        added; *verdicts* say which objectives were met.
+        """
+        extra = self._extra(given, info.attributes) if self._values else ()
         attributes: dict[str, str | int] = {
             semconv.OPERATION: self._bounded(info.operation),
             semconv.PROVIDER: self._bounded(info.provider),
@@ -78,11 +110,30 @@ class Instruments:
         model = self._bounded_model(info.model, timeline.outcome)
         if model is not None:
             attributes[semconv.REQUEST_MODEL] = model
+        if extra:
+            attributes = {**dict(extra), **attributes}
         if timeline.side is Side.CLIENT:
             self._record_client(timeline, attributes, info, context)
         else:
             self._record_server(timeline, attributes, context)
-        self._record_phases(timeline, model, self._bounded(info.operation), context)
+        self._record_phases(
+            timeline, (self._bounded(info.operation), timeline.side, model, extra), context
+        )
+        if self._slo is not None:
+            self._slo.record(verdicts, timeline.side, model, extra, context)
+
+    def _extra(self, given: Mapping[str, object], at_start: Mapping[str, object]) -> Extra:
+        """The attributes of a request that are to be on metrics, as short texts."""
+        found = ((key, _short_text(given.get(key, at_start.get(key)))) for key in self._values)
+        return tuple((key, self._bounded_value(key, text)) for key, text in found if text)
+
+    def _bounded_value(self, key: str, text: str) -> str:
+        known = self._values[key]
+        if text not in known:
+            if len(known) >= MOST_VALUES:
+                return OTHER
+            known.add(text)
+        return text
 
     def _bounded_model(self, model: str | None, outcome: Outcome) -> str | None:
         """The model as a metric attribute: only names that ever worked, and not too many."""
@@ -143,22 +194,92 @@ class Instruments:
                 histogram.record(count, attributes, context)
 
     def _record_phases(
-        self, timeline: Timeline, model: str | None, operation: str, context: Context
+        self, timeline: Timeline, key: tuple[str, Side, str | None, Extra], context: Context
     ) -> None:
-        key = (operation, timeline.side, model)
         rows = self._phase_rows.get(key)
         if rows is None:
-            rows = self._phase_rows[key] = _phase_rows(operation, timeline.side, model)
+            rows = self._phase_rows[key] = _phase_rows(*key)
         for each in timeline.phases:
             self._phase.record(each.duration_us / 1e6, rows[each.phase], context)
 
 
-def _phase_rows(operation: str, side: Side, model: str | None) -> dict[Phase, dict[str, str]]:
+class _Slo:
+    """The counter of requests that met or missed objectives, and the objectives' limits."""
+
+    def __init__(self, meter: Meter, objectives: Sequence[Objective]) -> None:
+        self._names = [each.name for each in objectives]
+        self._rows: dict[tuple[Side, str | None, Extra], dict[Verdict, dict[str, str]]] = {}
+        self._requests = meter.create_counter(
+            semconv.SLO_REQUESTS, semconv.REQUESTS, "Requests that met or missed an objective."
+        )
+        meter.create_observable_gauge(
+            semconv.SLO_THRESHOLD,
+            [partial(_limits, objectives)],
+            semconv.SECONDS,
+            "The longest time that meets an objective.",
+        )
+
+    def record(
+        self,
+        verdicts: Sequence[Verdict],
+        side: Side,
+        model: str | None,
+        extra: Extra,
+        context: Context,
+    ) -> None:
+        key = (side, model, extra)
+        rows = self._rows.get(key)
+        if rows is None:
+            rows = self._rows[key] = _slo_rows(self._names, *key)
+            for row in rows.values():  # so that the first miss is seen as an increase
+                self._requests.add(0, row, Context())
+        for verdict in verdicts:
+            self._requests.add(1, rows[verdict], context)
+
+
+def _limits(objectives: Sequence[Objective], _options: CallbackOptions) -> list[Observation]:
+    return [
+        Observation(limit_ns / 1e9, {semconv.SLO_OBJECTIVE: name})
+        for name, limit_ns in objectives
+        if limit_ns is not None
+    ]
+
+
+def _phase_rows(
+    operation: str, side: Side, model: str | None, extra: Extra
+) -> dict[Phase, dict[str, str]]:
     """The attributes of each phase's record, made once for each model."""
-    shared = {semconv.OPERATION: operation, semconv.SIDE: side.value}
-    if model is not None:
-        shared[semconv.REQUEST_MODEL] = model
-    return {phase: {semconv.PHASE: phase.value, **shared} for phase in Phase}
+    shared = _shared(side, model, extra) | {semconv.OPERATION: operation}
+    return {phase: {**shared, semconv.PHASE: phase.value} for phase in Phase}
+
+
+def _slo_rows(
+    names: Sequence[str], side: Side, model: str | None, extra: Extra
+) -> dict[Verdict, dict[str, str]]:
+    """The attributes of each verdict's record, made once for each model."""
+    shared = _shared(side, model, extra)
+    return {
+        (name, met): {
+            **shared,
+            semconv.SLO_OBJECTIVE: name,
+            semconv.SLO_RESULT: "met" if met else "missed",
+        }
+        for name in names
+        for met in (True, False)
+    }
+
+
+def _shared(side: Side, model: str | None, extra: Extra) -> dict[str, str]:
+    known = {} if model is None else {semconv.REQUEST_MODEL: model}
+    return {**dict(extra), semconv.SIDE: side.value, **known}
+
+
+def _short_text(raw: object) -> str | None:
+    """*raw* as the value of a metric attribute; None if it is no single value."""
+    value = clean_value(raw)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)[:LONGEST_VALUE] if isinstance(value, str | int | float) else None
 
 
 def _record(

@@ -6,12 +6,14 @@ import atexit
 import logging
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 from opentelemetry import context as context_api
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, SpanKind
+from opentelemetry.trace import Link, Span, SpanKind
 
 from otel_llm import semconv
 from otel_llm._version import __version__
@@ -45,15 +47,17 @@ class Telemetry:
         settings: EmitSettings | None = None,
         *,
         clock: Clock = SYSTEM_CLOCK,
+        finished_spans: FinishedSpans | None = None,
     ) -> None:
         self.settings = settings or EmitSettings()
+        self.finished_spans = finished_spans
         self.clock = clock
         provider = tracer_provider or trace.get_tracer_provider()
         self.tracer = provider.get_tracer(
             semconv.SCOPE, __version__, schema_url=self.settings.vocabulary.schema_url
         )
         self.instruments = Instruments(
-            meter_provider or metrics.get_meter_provider(), self.settings.vocabulary
+            meter_provider or metrics.get_meter_provider(), self.settings
         )
         self._open: dict[int, weakref.ref[LiveRequest]] = {}
         _alive.add(self)
@@ -93,6 +97,18 @@ class Telemetry:
         self._open[id(live)] = live.reference
         return live
 
+    def start_untraced(
+        self, info: RequestInfo, side: Side, *, parent: Context, anchor: Anchor
+    ) -> LiveRequest:
+        """As `start`, but without a span: only metrics come of it."""
+        recorder = RequestRecorder(side, clock=self.clock, anchor=anchor)
+        span = trace.NonRecordingSpan(trace.get_current_span(parent).get_span_context())
+        return LiveRequest(self, info, recorder, span, parent)
+
+    def step_back(self) -> None:
+        """Write no phase spans from now on: the engine writes its own. The summary stays."""
+        self.settings = replace(self.settings, phase_spans=False)
+
     def finish_open(self) -> None:
         """End every request that is still open, as abandoned; called when the process exits."""
         for reference in list(self._open.values()):
@@ -109,6 +125,15 @@ class Telemetry:
     def closed(self, live: LiveRequest) -> None:
         """Forget a request that has ended."""
         self._open.pop(id(live), None)
+
+
+class FinishedSpans(Protocol):
+    """Takes spans that are known whole, from start to end, when they are made."""
+
+    def __call__(
+        self, parent: Span, name: str, attributes: Mapping[str, str], start_ns: int, end_ns: int
+    ) -> None:
+        """Hand a finished child of *parent* to whoever exports spans."""
 
 
 def _start_attributes(info: RequestInfo, side: Side) -> dict[str, Value]:

@@ -1,8 +1,9 @@
 """Spans by OTLP over HTTP, from the bytes of `encode`: settings from the standard variables.
 
 Understands what the official exporter understands: endpoint, headers, timeout, compression,
-certificates, retries within the timeout, `Retry-After`. Says more when something is refused:
-a partial success names how many spans were rejected and why.
+certificates, retries within the timeout, `Retry-After`. The timeout holds for a request as a
+whole, however slowly the receiver trickles. Spans that are lost are counted, those of a partial
+success too, and told of once when it begins and once when it is over (`losses`).
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ from opentelemetry.util.re import parse_env_headers
 from otel_llm._version import __version__
 from otel_llm.clock import SYSTEM_CLOCK
 from otel_llm.errors import ConfigurationError
+from otel_llm.export import forks
 from otel_llm.export.encode import Request, encoded
+from otel_llm.export.limits import within
+from otel_llm.export.losses import EXPORT_FAILED, REJECTED, Losses
+from otel_llm.export.sockets import Sockets
 
 if TYPE_CHECKING:
-    from requests import Response
+    from requests import Response, Session
 
 _log = logging.getLogger("otel_llm")
 DEFAULT_URL = "http://localhost:4318/v1/traces"
@@ -54,65 +59,88 @@ class HttpSpanExporter(SpanExporter):
     def __init__(self, url: str | None, environ: Mapping[str, str]) -> None:
         import requests
 
-        settings = _Variables(environ)
         self.url = url or DEFAULT_URL
-        self._timeout_s = settings.timeout_s()
-        self._compress = settings.compression()
-        self._session = requests.Session()
-        self._session.verify = settings.text("CERTIFICATE") or True
-        certificate, key = settings.text("CLIENT_CERTIFICATE"), settings.text("CLIENT_KEY")
-        self._session.cert = (certificate, key) if certificate and key else certificate
-        self._session.headers.update(settings.headers())
+        self.losses = Losses()
+        self._settings = _Variables(environ)
+        self._timeout_s = self._settings.timeout_s()
+        self._compress = self._settings.compression()
         self._errors = requests.RequestException
-        self._stopping = threading.Event()
+        self._closed = False
+        self._remark = ""
+        self.after_fork()
+        forks.follow(self)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send *spans*; FAILURE if any request of them was given up."""
         result = SpanExportResult.SUCCESS
+        self._given_up.clear()
         for request in encoded(spans):
-            if not self._deliver(request):
+            if failure := self._deliver(request):
+                self.losses.add(EXPORT_FAILED, request.spans, f"{self._place()}: {failure}")
                 result = SpanExportResult.FAILURE
+        self.losses.settle(delivered=result is SpanExportResult.SUCCESS)
         return result
 
+    def interrupt(self) -> None:
+        """Give up what is being sent now; callable from another thread, never waits."""
+        self._given_up.set()
+        self._sockets.shut()
+
+    def after_fork(self) -> None:
+        """Begin with connections of one's own: those of the parent are the parent's."""
+        self._session, self._sockets = _session(self._settings)
+        self._given_up = threading.Event()
+        self.losses.renew()
+
     def shutdown(self) -> None:
-        """Stop retrying and close connections; what is exported later is refused."""
-        self._stopping.set()
+        """Give up what is being sent and close connections; what is exported later is refused."""
+        self._closed = True
+        self.interrupt()
         self._session.close()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
         """Nothing is held back here."""
         return True
 
-    def _deliver(self, request: Request) -> bool:
-        """Send one request, again and again while that may help and the timeout allows it."""
+    def _deliver(self, request: Request) -> str:
+        """Send a request, again while that may help and time is left; gives what is wrong."""
         body = request.body if self._compress is None else self._compress(request.body)
         deadline = _now_s() + self._timeout_s
         backoff_s = FIRST_BACKOFF_S
-        while not self._stopping.is_set():
+        failure = "the exporter was shut down"
+        while not (self._closed or self._given_up.is_set()):
             answer, failure = self._post(body, deadline - _now_s())
             if answer is not None and answer.ok:
-                _warn_of_rejected(answer)
-                return True
+                self._hear(answer)
+                return ""
             wait_s = backoff_s * random.uniform(0.8, 1.2)  # noqa: S311 - spreads retries
             if answer is not None:
                 if answer.status_code not in _RETRIED:
                     break
                 wait_s = _retry_after_s(answer) or wait_s
-            if _now_s() + wait_s > deadline or self._stopping.wait(wait_s):
+            if _now_s() + wait_s > deadline or self._given_up.wait(wait_s):
                 break
             backoff_s *= 2
-        else:
-            failure = "the exporter was shut down"
-        _log.error("%d spans were not exported to %s: %s", request.spans, self._place(), failure)
-        return False
+        return failure
 
     def _post(self, body: bytes, timeout_s: float) -> tuple[Response | None, str]:
         """The receiver's answer if there was one, and what is wrong with it."""
+        timeout_s = max(timeout_s, 0.01)
         try:
-            answer = self._session.post(self.url, body, timeout=max(timeout_s, 0.01))
+            with within(timeout_s, self._sockets.shut):
+                answer = self._session.post(self.url, body, timeout=timeout_s)
         except self._errors as error:
             return None, type(error).__name__
         return answer, f"HTTP status {answer.status_code}"
+
+    def _hear(self, answer: Response) -> None:
+        """Take note of a partial success; most answers are empty."""
+        spans, remark = _partial(answer)
+        if spans > 0:
+            self.losses.add(REJECTED, spans, f"{self._place()} rejects them: {remark}")
+        elif remark and remark != self._remark:
+            _log.warning("%s says: %s", self._place(), remark)
+            self._remark = remark
 
     def _place(self) -> str:
         """The address without what may be secret in it."""
@@ -175,18 +203,27 @@ def _retry_after_s(answer: Response) -> float | None:
     return float(said) if said.isascii() and said.isdigit() else None
 
 
-def _warn_of_rejected(answer: Response) -> None:
-    """Tell of a partial success; most answers are empty."""
+def _session(settings: _Variables) -> tuple[Session, Sockets]:
+    """A session as the variables want it, and the adapter that knows its sockets."""
+    import requests
+
+    session = requests.Session()
+    session.verify = settings.text("CERTIFICATE") or True
+    certificate, key = settings.text("CLIENT_CERTIFICATE"), settings.text("CLIENT_KEY")
+    session.cert = (certificate, key) if certificate and key else certificate
+    session.headers.update(settings.headers())
+    return session, Sockets(session)
+
+
+def _partial(answer: Response) -> tuple[int, str]:
+    """How many spans the receiver rejected, and what it says."""
     if not answer.content or len(answer.content) > LONGEST_ANSWER:
-        return
+        return 0, ""
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
     try:
         partial = ExportTraceServiceResponse.FromString(answer.content).partial_success
     except DecodeError:
-        return
-    if partial.rejected_spans or partial.error_message:
-        _log.warning(
-            "the receiver rejected %d spans: %s", partial.rejected_spans, partial.error_message
-        )
+        return 0, ""
+    return partial.rejected_spans, partial.error_message

@@ -193,8 +193,7 @@ class _Exchange:
         http = {**http_attributes(scope, self.route, model), **who}
         parent = self._server_context(outer, remote, http)
         parameters = request_parameters(body, self.telemetry.settings.vocabulary)
-        if not self.telemetry.settings.capture_content:
-            parameters.pop(semconv.STOP_SEQUENCES, None)  # they may quote the prompt
+        stops = parameters.pop(semconv.STOP_SEQUENCES, None)  # they may quote the prompt
         attributes: dict[str, Value] = {semconv.HTTP_ROUTE: self.route.path, **parameters}
         attributes.update(who)
         address, port = address_of(scope)
@@ -212,6 +211,7 @@ class _Exchange:
         self.live = live
         if live.captures_content:
             live.content(semconv.INPUT_MESSAGES, as_messages(prompt_of(body)))
+            live.content(semconv.STOP_SEQUENCES, stops)
         if not (self.settings.inject or "traceparent" in headers):
             return scope
         fields = injected(live.context)

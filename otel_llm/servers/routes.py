@@ -23,12 +23,21 @@ ROUTES = (
     Route("/v1/responses", "chat"),
     Route("/v1/messages", "chat"),
     Route("/v1/embeddings", "embeddings"),
-    Route("/v1/rerank", "rerank"),
-    Route("/v1/score", "score"),
-    Route("/pooling", "pooling"),
     Route("/v1/audio/transcriptions", "transcription", json=False),
     Route("/v1/audio/translations", "translation", json=False),
+    Route("/v1/rerank", "rerank"),
+    Route("/v2/rerank", "rerank"),
+    Route("/rerank", "rerank"),
+    Route("/v1/score", "score"),
+    Route("/score", "score"),
+    Route("/classify", "classify"),
+    Route("/pooling", "pooling"),
+    Route("/v1/chat/completions/batch", "chat"),
+    Route("/cohere/v2/chat", "chat"),
+    Route("/v2/embed", "embeddings"),
+    Route("/inference/v1/generate", "text_completion"),
 )
+"""The first that a path ends with counts, hence longer ones before those they end with."""
 
 
 def route_of(method: str, path: str) -> Route | None:

@@ -37,6 +37,7 @@ def aligned(stamps: EngineStamps, anchor: Anchor, until_ns: int | None = None) -
         output_tokens=stamps.output_tokens,
         preemptions=stamps.preemptions,
         finish_reason=stamps.finish_reason,
+        parts=preempted_parts(stamps.preempted, stamps.first_token) if stamps.preempted else {},
     )
 
 
@@ -87,30 +88,44 @@ def from_events(events: Iterable[tuple[str, float]]) -> tuple[EngineStamps, dict
     """
     first: dict[str, float] = {}
     last: dict[str, float] = {}
-    preempted = dict.fromkeys((Part.PREFILL_PREEMPTED_US, Part.DECODE_PREEMPTED_US), 0)
-    preemptions = 0
-    since: float | None = None
+    spans: list[tuple[float, float | None]] = []
     for kind, at in events:
         if not happened(at):
             continue
         first.setdefault(kind, at)
         last[kind] = at
         if kind == "preempted":
-            preemptions += 1
-            since = at if since is None else since
-        elif kind in {"scheduled", "finished"} and since is not None:
-            decoding = "first_token" in first
-            part = Part.DECODE_PREEMPTED_US if decoding else Part.PREFILL_PREEMPTED_US
-            preempted[part] += max(0, round((at - since) * 1e6))
-            since = None
+            spans.append((at, None))
+        elif kind in {"scheduled", "finished"}:
+            spans = [(start, at if end is None else end) for start, end in spans]
     stamps = EngineStamps(
         queued=first.get("queued"),
         scheduled=first.get("scheduled"),
         first_token=first.get("first_token"),
         last_token=_last_token(first, last),
-        preemptions=preemptions,
+        preemptions=len(spans),
+        preempted=tuple(spans),
     )
-    return stamps, {part: us for part, us in preempted.items() if us}
+    return stamps, preempted_parts(stamps.preempted, stamps.first_token)
+
+
+def preempted_parts(
+    preempted: Iterable[tuple[float, float | None]], first_token: float | None
+) -> dict[Part, int]:
+    """Microseconds for which a sequence was preempted, inside prefill and inside decode.
+
+    A preemption that began while another lasted is part of it; one without an end is not counted.
+    """
+    found: dict[Part, int] = {}
+    until = 0.0
+    for start, end in preempted:
+        if end is None or not (happened(start) and happened(end)) or start < until:
+            continue
+        decoding = happened(first_token) and start >= (first_token or 0.0)
+        part = Part.DECODE_PREEMPTED_US if decoding else Part.PREFILL_PREEMPTED_US
+        found[part] = found.get(part, 0) + max(0, round((end - start) * 1e6))
+        until = end
+    return {part: us for part, us in found.items() if us}
 
 
 def _last_token(first: dict[str, float], last: dict[str, float]) -> float | None:

@@ -34,6 +34,7 @@ class EngineClock(Enum):
 class EngineStamps(NamedTuple):
     """Milestones of one sequence just as an engine keeps them: seconds, 0.0 or None if never.
 
+    `preempted` holds when the sequence was taken off and when it ran again, None if it did not.
     `handed_over_ns` and `last_seen_ns` are monotonic nanoseconds of this process around the
     sequence's life; stamps that do not lie between them were read from another clock.
     """
@@ -48,6 +49,7 @@ class EngineStamps(NamedTuple):
     last_seen_ns: int | None = None
     output_tokens: int | None = None
     preemptions: int | None = None
+    preempted: tuple[tuple[float, float | None], ...] = ()
     finish_reason: str | None = None
 
 
@@ -59,6 +61,7 @@ class Sequence(NamedTuple):
     output_tokens: int | None = None
     preemptions: int | None = None
     finish_reason: str | None = None
+    parts: Mapping[Part, int] = NOTHING
 
 
 class Tokens(NamedTuple):
@@ -98,6 +101,8 @@ NO_ENDING = Ending()
 class Evidence(NamedTuple):
     """Everything known of one request on one side.
 
+    A request that `generates` no tokens (embeddings, scores) is prefilled until its last result.
+
     `reported` holds durations an engine states itself, nanoseconds. With `reported_total_ns` the
     queue is what the other reported durations leave of it, an upper bound. `expected_sequences`
     is how many were asked for; fewer in `sequences` means that some were not seen. An engine that
@@ -106,6 +111,7 @@ class Evidence(NamedTuple):
 
     side: Side
     streaming: bool = False
+    generates: bool = True
     marks: Mapping[Mark, Stamp] = NOTHING
     reported: Mapping[Phase, int] = NOTHING
     reported_total_ns: int | None = None

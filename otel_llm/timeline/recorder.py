@@ -36,6 +36,7 @@ class RequestRecorder:
         self.clock = clock
         self.anchor = anchor or Anchor.take(clock)
         self.streaming = False
+        self.generates = True
         self.lanes: list[OutputTimes] = []
         self.calls: list[EngineCall] = []
         self.expected_sequences = 0
@@ -120,6 +121,7 @@ class RequestRecorder:
         return Evidence(
             side=self.side,
             streaming=self.streaming,
+            generates=self.generates,
             marks=self._all_marks(),
             reported=dict(self._reported),
             reported_total_ns=self.reported_total_ns,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from otel_llm.timeline.counts import count, preemptions, token_counts, tokens_per_output
 from otel_llm.timeline.evidence import Evidence, Sequence, Stamp, Tokens
 from otel_llm.timeline.gaps import GapSummary, to_us
 from otel_llm.timeline.layout import PhaseTime, lay_out, usable_durations
@@ -18,7 +19,6 @@ from otel_llm.timeline.window import TOLERANCE_US, At, Window, window_of
 
 BUFFERED_LIMIT = 0.1
 """Share of chunks with unknown arrival above which a client's decode is only a bound."""
-MOST_TOKENS = 2**53
 
 
 class Timeline(NamedTuple):
@@ -58,8 +58,10 @@ class Timeline(NamedTuple):
 def resolve(evidence: Evidence) -> Timeline:
     """The timeline of *evidence*. Never raises, whatever the evidence holds."""
     marks = merged_marks(evidence)
+    if not evidence.generates and Mark.LAST_TOKEN in marks:
+        marks[Mark.FIRST_TOKEN] = marks[Mark.LAST_TOKEN]  # the last of its results
     window = window_of(marks)
-    tokens = _tokens(evidence)
+    tokens = token_counts(evidence)
     reasons = _finish_reasons(evidence)
     has_token = _has_token(window, tokens)
     verdict = judge(
@@ -79,13 +81,13 @@ def resolve(evidence: Evidence) -> Timeline:
         phases=phases,
         e2e_us=e2e,
         unaccounted_us=None if e2e is None else e2e - sum(each.duration_us for each in phases),
-        ttft_us=_ttft(window),
-        tpot_us=_tpot(evidence, window, tokens, phases),
+        ttft_us=_ttft(window) if evidence.generates else None,
+        tpot_us=_tpot(evidence, window, tokens, phases) if evidence.generates else None,
         gaps=None if _mostly_buffered(evidence) else evidence.gaps,
-        tokens_per_output=_tokens_per_output(evidence, tokens),
+        tokens_per_output=tokens_per_output(evidence, tokens),
         tokens=tokens,
         parts=_parts(evidence, phases, e2e),
-        preemptions=_preemptions(evidence.sequences),
+        preemptions=preemptions(evidence.sequences),
         consumer_stall_us=_bounded_us(evidence.consumer_stall_ns, e2e),
         outcome=verdict.outcome,
         error_type=verdict.error_type,
@@ -146,11 +148,14 @@ def _phases(evidence: Evidence, window: Window, verdict: Verdict) -> tuple[Phase
         waits_unseen=client and evidence.streaming and not knows_wait,
         remote=evidence.side in _REMOTE,
     )
+    if not evidence.generates:
+        return tuple(each for each in phases if each.phase not in _TOKEN_PHASES)
     if _mostly_buffered(evidence):
         return tuple(_as_estimate(each) if each.phase is Phase.DECODE else each for each in phases)
     return phases
 
 
+_TOKEN_PHASES = frozenset({Phase.FIRST_TOKEN, Phase.DECODE})
 _WAITS = frozenset({Phase.PREPROCESS, Phase.LOAD, Phase.QUEUE, Phase.PREFILL})
 _WAIT_ENDS = frozenset({Mark.QUEUED, Mark.SCHEDULED})
 _REMOTE = frozenset({Side.CLIENT, Side.PROXY})
@@ -235,7 +240,7 @@ def _decode_window(window: Window, phases: tuple[PhaseTime, ...]) -> int | None:
 def _sequence_tpot(sequence: Sequence, window: Window) -> float | None:
     """Time per token after the first of one sequence, if its stamps lie inside the request."""
     first, last = sequence.marks.get(Mark.FIRST_TOKEN), sequence.marks.get(Mark.LAST_TOKEN)
-    tokens = _count(sequence.output_tokens)
+    tokens = count(sequence.output_tokens)
     if first is None or last is None or tokens is None or tokens < 2:
         return None
     first_us, last_us = to_us(first.at_ns), to_us(last.at_ns)
@@ -247,40 +252,11 @@ def _sequence_tpot(sequence: Sequence, window: Window) -> float | None:
 
 def _mostly_buffered(evidence: Evidence) -> bool:
     """True for a client that knows too few arrivals to say anything of gaps and decode."""
-    buffered = _count(evidence.buffered_chunks) or 0
+    buffered = count(evidence.buffered_chunks) or 0
     if evidence.side is not Side.CLIENT or not buffered:
         return False
     known = evidence.gaps.outputs if evidence.gaps else 0
     return buffered > BUFFERED_LIMIT * (known + buffered)
-
-
-def _tokens(evidence: Evidence) -> Tokens:
-    said = evidence.tokens
-    output = _count(said.output)
-    if output is None:
-        counts = [_count(each.output_tokens) for each in evidence.sequences]
-        known = [count for count in counts if count is not None]
-        if known and len(known) >= evidence.expected_sequences:
-            output = sum(known)
-    return Tokens(
-        input=_count(said.input),
-        output=output,
-        cached=_count(said.cached),
-        cache_written=_count(said.cache_written),
-        reasoning=_count(said.reasoning),
-    )
-
-
-def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
-
-
-def _tokens_per_output(evidence: Evidence, tokens: Tokens) -> float | None:
-    """How many tokens the outputs hold between which a server's gaps lie."""
-    gaps = evidence.gaps
-    if gaps is None or gaps.p50_us is None or tokens.output is None:
-        return None
-    return None if evidence.side is Side.CLIENT else tokens.output / gaps.outputs
 
 
 def _finish_reasons(evidence: Evidence) -> tuple[str, ...]:
@@ -300,19 +276,18 @@ def _parts(
     """Parts, cut to their phase. A prefill node's KV transfer is counted by the decode node."""
     lengths = {each.phase: each.duration_us for each in phases}
     found = {}
-    for part, value in evidence.parts.items():
-        count = _count(value)
-        if count is None or (part is Part.QUEUE_KV_TRANSFER_US and evidence.role == "prefill"):
+    given = dict(evidence.parts)
+    for sequence in evidence.sequences:  # the worst of several, which may overlap
+        for part, value in sequence.parts.items():
+            given[part] = max(count(given.get(part)) or 0, value)
+    for part, value in given.items():
+        number = count(value)
+        if number is None or (part is Part.QUEUE_KV_TRANSFER_US and evidence.role == "prefill"):
             continue
         room = lengths.get(Phase(part.value.partition(".")[0]), e2e_us)
         is_time = part.value.endswith("_us") and room is not None
-        found[part] = min(count, room or 0) if is_time else count
+        found[part] = min(number, room or 0) if is_time else number
     return found
-
-
-def _preemptions(sequences: tuple[Sequence, ...]) -> int | None:
-    counts = [count for each in sequences if (count := _count(each.preemptions)) is not None]
-    return sum(counts) if counts else None
 
 
 def _bounded_us(ns: object, most_us: int | None) -> int | None:
@@ -339,7 +314,7 @@ def _ended_in(
         return Phase.DELIVERY
     remote = evidence.side in _REMOTE
     for mark, phase in _OPEN_AFTER:
-        if mark in window.marks:
+        if mark in window.marks and (evidence.generates or phase not in _TOKEN_PHASES):
             if phase is Phase.QUEUE and evidence.engine_silent:
                 return None  # it may be queued or computing; nobody has said
             serves = evidence.streaming and evidence.side is Side.SERVER

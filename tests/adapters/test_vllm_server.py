@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from otel_llm import config, semconv
 from otel_llm.instrumentors import vllm_plugin
 from otel_llm.servers.asgi import InferenceMiddleware
 from otel_llm.testing import CapturedTelemetry, ManualClock
+from otel_llm.timeline import Phase
 from tests.emit.builders import written
 from tests.fakes import vllm
 from tests.fakes.asgi import CHAT, Connection, chat_body
@@ -177,6 +179,35 @@ async def test_vllms_own_tracing(
 
     await Connection().serve(app)
     assert [told] == seen
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "source", "ours"),
+    [
+        ("localhost:4317", 'start_span("vllm_prefill")', False),
+        ("localhost:4317", 'start_span("llm_request")', True),
+        (None, 'start_span("vllm_prefill")', True),
+    ],
+    ids=["newer", "today", "not traced"],
+)
+async def test_a_vllm_that_writes_phase_spans(
+    engine: AsyncLLM,
+    captured: CapturedTelemetry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    endpoint: str | None,
+    source: str,
+    ours: bool,
+) -> None:
+    """Ours would be doubles and are left out, if it traces at all; the summary stays."""
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").touch()
+    (tmp_path / "vllm" / "tracing.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    args = SimpleNamespace(served_model_name=["tiny"], otlp_traces_endpoint=endpoint)
+    await Connection(chat_body(stream=True)).serve(application(engine_client=engine, args=args))
+    assert any("llm." in each for each in captured.tree()) is ours
+    assert written(captured)[semconv.phase_us(Phase.PREFILL)] == 200_000
 
 
 async def test_settings_of_the_host(

@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from otel_llm.adapters.vllm import VllmCall, _watch
+from otel_llm.adapters.vllm.calls import VllmCall, watched
 from otel_llm.clock import Anchor
 from otel_llm.emit.live import LiveRequest
 from otel_llm.emit.request import RequestInfo
@@ -115,7 +115,7 @@ def watched_outputs(count: int) -> None:
     live = SimpleNamespace(recorder=RequestRecorder(Side.SERVER), finished=False)
 
     async def run() -> None:
-        async for _ in _watch(outputs(count), live, VllmCall(1, 0, delta=True)):  # type: ignore[arg-type]
+        async for _ in watched(outputs(count), live, VllmCall(1, 0, delta=True)):  # type: ignore[arg-type]
             pass
 
     asyncio.run(run())

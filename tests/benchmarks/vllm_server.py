@@ -113,7 +113,7 @@ def throughput_pair(server: vllm.Vllm, index: int) -> dict[str, float]:
     """Seconds for the same requests with ours switched off and on, one right after the other."""
     found = {}
     for name in ("off", "on") if index % 2 else ("on", "off"):
-        os.kill(server.pid, signal.SIGUSR2 if name == "on" else signal.SIGUSR1)
+        os.kill(server.pid, signal.SIGRTMIN + (2 if name == "on" else 1))
         time.sleep(0.05)
         started = time.perf_counter()
         asyncio.run(load(server, AT_ONCE, TOKENS, at_once=AT_ONCE, prompt=LONG))

@@ -13,7 +13,7 @@ import otel_llm
 from otel_llm import semconv
 from otel_llm.emit.request import RequestInfo
 from otel_llm.emit.telemetry import Telemetry
-from otel_llm.setup import providers
+from otel_llm.providers import providers
 from otel_llm.timeline import Mark, Side
 from tests.services.otelcol import Collector, base_config
 from tests.services.process import poll
@@ -43,7 +43,8 @@ def test_histograms_and_exemplars_arrive(
 ) -> None:
     """Every histogram has the conventions' buckets, and its exemplar is the request span's."""
     endpoint = collector.otlp_grpc if protocol == "grpc" else collector.otlp_http
-    tracers, meters = providers(endpoint=endpoint, protocol=protocol, service_name="demo")
+    made = providers(endpoint=endpoint, protocol=protocol, service_name="demo")
+    tracers, meters = made.tracer, made.meter
     live = Telemetry(tracers, meters).start(RequestInfo("chat", "demo", "tiny"), Side.SERVER)
     live.recorder.streaming = True
     for mark in (Mark.QUEUED, Mark.SCHEDULED, Mark.FIRST_TOKEN, Mark.LAST_TOKEN):

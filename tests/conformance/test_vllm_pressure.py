@@ -81,6 +81,11 @@ def test_preempted_requests_say_so(
     for each in spans:
         assert each["attributes"][semconv.OUTCOME] == "ok"
         assert each["attributes"][semconv.UNACCOUNTED_US] == 0
+    preempted = semconv.part("decode.preempted_us")
+    assert any(
+        0 < each["attributes"].get(preempted, 0) <= each["attributes"]["otel_llm.decode_us"]
+        for each in spans
+    )
 
 
 def test_a_full_queue_rejects(

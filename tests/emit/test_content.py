@@ -164,3 +164,21 @@ class TestBinaries:
     def test_what_cannot_be_written(self, content: object) -> None:
         """No attribute, and no error."""
         assert shown(content) == {}
+
+
+class TestTexts:
+    """A tuple of texts, such as stop sequences, is written as texts and not as one JSON text."""
+
+    def test_each_is_cut(self) -> None:
+        """To the limit, as any content."""
+        assert shown(("END", "abcdefg"), content_limit=5) == {INPUT: ("END", "abcde")}
+
+    def test_redacted(self) -> None:
+        """The hook sees them all, and may give a list back."""
+        found = shown(("END", "secret"), redact=lambda _name, texts: [texts[0], "[gone]"])
+        assert found == {INPUT: ("END", "[gone]")}
+
+    @pytest.mark.parametrize("answer", [None, [], 7, ()])
+    def test_redacted_to_nothing(self, answer: object) -> None:
+        """No attribute."""
+        assert shown(("secret",), redact=lambda _name, _texts: answer) == {}

@@ -39,6 +39,7 @@ class Scripted:
         self.headers: list[dict[str, str]] = []
         self.names: list[list[str]] = []
         self.url = ""
+        self.port = 0
 
     def take(self, headers: dict[str, str], body: bytes) -> Answer:
         """Keep one request, and answer it."""
@@ -50,8 +51,8 @@ class Scripted:
         return self.answers.pop(0) if self.answers else (200, {}, b"")
 
     @contextmanager
-    def listening(self) -> Iterator[HttpSpanExporter]:
-        """Serve for as long as the block; gives an exporter."""
+    def listening(self, port: int = 0) -> Iterator[HttpSpanExporter]:
+        """Serve for as long as the block, on any port or this one; gives an exporter."""
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -69,10 +70,11 @@ class Scripted:
             def log_message(self, *_args: Any) -> None:
                 """Print nothing."""
 
-        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
             thread = threading.Thread(target=server.serve_forever, args=(0.01,))
             thread.start()
-            self.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
+            self.port = server.server_port
+            self.url = f"http://127.0.0.1:{self.port}/v1/traces"
             try:
                 yield HttpSpanExporter(self.url, {})
             finally:
@@ -127,7 +129,8 @@ def test_refused(status: int, caplog: pytest.LogCaptureFixture) -> None:
         assert FAILED is exporter.export(made("a", "b"))
         exporter.shutdown()
     assert len(receiver.names) == 1
-    assert caplog.messages == [f"2 spans were not exported to {receiver.url}: HTTP status {status}"]
+    (message,) = caplog.messages
+    assert f"2 spans were lost (export_failed 2): {receiver.url}: HTTP status {status}" in message
 
 
 def test_waits_as_told() -> None:
@@ -244,7 +247,21 @@ def test_partial_success(caplog: pytest.LogCaptureFixture) -> None:
     with Scripted((200, {}, answer)).listening() as exporter:
         assert OK is exporter.export(made("a"))
         exporter.shutdown()
-    assert caplog.messages == ["the receiver rejected 3 spans: too old"]
+    (message,) = caplog.messages
+    assert "3 spans were lost (rejected 3)" in message
+    assert "rejects them: too old" in message
+    assert exporter.losses.counts["rejected"] == 3
+
+
+def test_a_remark(caplog: pytest.LogCaptureFixture) -> None:
+    """A receiver that takes all and warns is quoted once."""
+    partial = ExportTracePartialSuccess(error_message="use gzip")
+    answer = ExportTraceServiceResponse(partial_success=partial).SerializeToString()
+    with Scripted((200, {}, answer), (200, {}, answer)).listening() as exporter:
+        assert (exporter.export(made("a")), exporter.export(made("b"))) == (OK, OK)
+        exporter.shutdown()
+    (message,) = caplog.messages
+    assert message.endswith("/v1/traces says: use gzip")
 
 
 @pytest.mark.parametrize("answer", [b"\xff\xff", b"<html>", b"{}", b"\x00" * 100_000])

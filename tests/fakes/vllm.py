@@ -17,6 +17,17 @@ from typing import Any
 import pytest
 
 from otel_llm.testing import ManualClock
+from tests.fakes.vllm_state import (
+    EngineCoreEventType,
+    IterationStats,
+    OutputProcessor,
+    RequestStateStats,
+    SchedulerStats,
+    Sequence,
+    StatLoggerManager,
+    admit,
+    configuration,
+)
 
 
 class RequestOutputKind(Enum):
@@ -33,6 +44,20 @@ class SamplingParams:
 
     n: int = 1
     output_kind: RequestOutputKind = RequestOutputKind.DELTA
+    max_tokens: int | None = 16
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+
+
+@dataclass
+class PoolingParams:
+    """The parameters of a request that generates nothing."""
+
+    task: str | None = "embed"
 
 
 @dataclass
@@ -40,20 +65,6 @@ class LoRARequest:
     """The adapter that a request asks for."""
 
     lora_name: str
-
-
-@dataclass
-class RequestStateStats:
-    """Live statistics of one sequence; 0.0 until it happened."""
-
-    num_generation_tokens: int = 0
-    num_preemptions: int = 0
-    arrival_time: float = 0.0
-    queued_ts: float = 0.0
-    scheduled_ts: float = 0.0
-    first_token_ts: float = 0.0
-    last_token_ts: float = 0.0
-    first_token_latency: float = 0.0
 
 
 @dataclass
@@ -76,6 +87,17 @@ class RequestOutput:
     finished: bool
     metrics: RequestStateStats | None = None
     num_cached_tokens: int | None = None
+
+
+@dataclass
+class PoolingRequestOutput:
+    """What `encode` yields: the result, and no statistics."""
+
+    request_id: str
+    outputs: Any
+    prompt_token_ids: list[int]
+    num_cached_tokens: int | None
+    finished: bool
 
 
 class VLLMError(Exception):
@@ -103,7 +125,8 @@ class Plan:
     """How the engine treats a request; times in seconds, tokens per sequence.
 
     Before token number *fail_at* it raises *error*; before token number *wait_at* it waits for
-    ever. The engine's monotonic clock is *skew* seconds ahead of ours.
+    ever. Before token number n it is preempted for `preempted[n]`. After each step the scheduler
+    is as *load* says. The engine's monotonic clock is *skew* seconds ahead of ours.
     """
 
     preprocess: float = 0.004
@@ -113,25 +136,38 @@ class Plan:
     tokens: int = 4
     prompt_tokens: int = 7
     cached: int | None = 0
-    preemptions: int = 0
+    preempted: Mapping[int, float] = field(default_factory=dict)
     finish_reason: str = "stop"
     fail_at: int | None = None
     error: BaseException | None = None
     wait_at: int | None = None
     skew: float = 0.0
+    load: SchedulerStats | None = None
+    external_ids: bool = True
 
 
-@dataclass
 class AsyncLLM:
-    """The engine; a subclass or a copy of this class is patched, never the real one."""
+    """The engine; a subclass or a copy of this class is patched, never the real one.
 
-    clock: ManualClock
-    plan: Plan = field(default_factory=Plan)
-    log_stats: bool = True
-    started: list[str] = field(default_factory=list)
-    closed: list[str] = field(default_factory=list)
-    yielded: list[RequestOutput] = field(default_factory=list)
-    headers: Mapping[str, str] | None = None
+    A clock may stand for a configuration; what is noted are the names of requests begun and
+    ended, the outputs given, and the last trace headers.
+    """
+
+    def __init__(self, vllm_config: Any, *, clock: ManualClock | None = None) -> None:
+        if clock is None:
+            vllm_config, clock = configuration(), vllm_config
+        self.vllm_config = vllm_config
+        self.model_config = vllm_config.model_config
+        self.observability_config = vllm_config.observability_config
+        self.clock: ManualClock = clock
+        self.plan = Plan()
+        self.log_stats = True
+        self.output_processor = OutputProcessor(log_stats=True)
+        self.logger_manager = StatLoggerManager()
+        self.started: list[str] = []
+        self.closed: list[str] = []
+        self.yielded: list[Any] = []
+        self.headers: Mapping[str, str] | None = None
 
     async def generate(
         self,
@@ -155,32 +191,68 @@ class AsyncLLM:
         finally:
             self.closed.append(request_id)
 
+    async def encode(
+        self,
+        prompt: Any,
+        pooling_params: PoolingParams,
+        request_id: str,
+        lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """Yield the one result that comes after *plan*'s prefill."""
+        self.started.append(request_id)
+        self.headers = trace_headers
+        try:
+            sequences = self._admitted(pooling_params, request_id)
+            await self._step(0, sequences, tokens=0)
+            output = PoolingRequestOutput(
+                request_id, [0.5], [1] * self.plan.prompt_tokens, self.plan.cached, finished=True
+            )
+            self.yielded.append(output)
+            yield output
+        finally:
+            self.closed.append(request_id)
+
     async def _outputs(self, params: SamplingParams, name: str) -> AsyncGenerator[RequestOutput]:
-        plan = self.plan
-        stats = [RequestStateStats(num_preemptions=plan.preemptions) for _ in range(params.n)]
-        self.clock.advance(plan.preprocess)
-        for each in stats:
-            each.queued_ts = self._now()
-        self.clock.advance(plan.queue)
-        for each in stats:
-            each.scheduled_ts = self._now()
-        for number in range(plan.tokens):
-            await self._step(number)
-            for each in stats:
-                each.first_token_ts = each.first_token_ts or self._now()
-                each.last_token_ts = self._now()
-                each.num_generation_tokens += 1
-            for output in self._shown(params, name, stats, number):
+        sequences = self._admitted(params, name)
+        for number in range(self.plan.tokens):
+            await self._step(number, sequences, tokens=1)
+            for output in self._shown(params, name, [each.stats for each in sequences], number):
                 yield output
 
-    async def _step(self, number: int) -> None:
-        """Time passes until token *number*, or something happens to it."""
-        if number == self.plan.wait_at:
+    def _admitted(self, params: Any, name: str) -> list[Sequence]:
+        """The request reaches the scheduler."""
+        plan = self.plan
+        self.clock.advance(plan.preprocess)
+        self.output_processor.log_stats = self.log_stats
+        known = admit(self.output_processor, name, params, external_ids=plan.external_ids)
+        found = [Sequence(each or RequestStateStats(), self.clock, plan.skew) for each in known]
+        _note(found, EngineCoreEventType.QUEUED)
+        self.clock.advance(plan.queue)
+        _note(found, EngineCoreEventType.SCHEDULED)
+        return found
+
+    async def _step(self, number: int, sequences: list[Sequence], *, tokens: int) -> None:
+        """Time passes until output *number*, or something happens to it."""
+        plan = self.plan
+        if number in plan.preempted:
+            _note(sequences, EngineCoreEventType.PREEMPTED)
+            self.clock.advance(plan.preempted[number])
+            _note(sequences, EngineCoreEventType.SCHEDULED)
+        if number == plan.wait_at:
             await asyncio.Event().wait()
         await asyncio.sleep(0)
-        self.clock.advance(self.plan.per_token if number else self.plan.prefill)
-        if number == self.plan.fail_at and self.plan.error is not None:
-            raise self.plan.error
+        self.clock.advance(plan.per_token if number else plan.prefill)
+        if number == plan.fail_at and plan.error is not None:
+            raise plan.error
+        step = IterationStats()
+        step.prompt_token_stats.computed = 0 if number else plan.prompt_tokens
+        for each in sequences:
+            each.output(step, tokens)
+        self.logger_manager.record(
+            engine_idx=0, scheduler_stats=plan.load, iteration_stats=step, mm_cache_stats=None
+        )
 
     def _shown(
         self, params: SamplingParams, name: str, stats: list[RequestStateStats], number: int
@@ -218,14 +290,28 @@ class AsyncLLM:
     def _reason(self, last: bool) -> str | None:
         return self.plan.finish_reason if last else None
 
-    def _now(self) -> float:
-        return self.clock.monotonic_ns() / 1e9 + self.plan.skew
+
+def _note(sequences: list[Sequence], kind: EngineCoreEventType) -> None:
+    for each in sequences:
+        each.note(kind)
 
 
-def installed(monkeypatch: pytest.MonkeyPatch) -> type[AsyncLLM]:
-    """A fresh engine class, where the adapter looks for vLLM's."""
+def installed(monkeypatch: pytest.MonkeyPatch, *, private: bool = True) -> type[AsyncLLM]:
+    """A fresh engine class, where the adapter looks for vLLM's.
+
+    Without *private* there are none of the functions that vLLM does not document.
+    """
     fresh: type[AsyncLLM] = type("AsyncLLM", (), dict(vars(AsyncLLM)))
-    module = ModuleType("vllm.v1.engine.async_llm")
-    module.AsyncLLM = fresh  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    place(monkeypatch, "vllm.v1.engine.async_llm", AsyncLLM=fresh)
+    if private:
+        place(monkeypatch, "vllm.v1.engine.output_processor", OutputProcessor=OutputProcessor)
+        place(monkeypatch, "vllm.v1.metrics.stats", IterationStats=IterationStats)
+        place(monkeypatch, "vllm.v1.metrics.loggers", StatLoggerManager=StatLoggerManager)
     return fresh
+
+
+def place(monkeypatch: pytest.MonkeyPatch, module: str, **content: Any) -> None:
+    """Make a module of vLLM that holds *content*."""
+    made = ModuleType(module)
+    vars(made).update(content)
+    monkeypatch.setitem(sys.modules, module, made)

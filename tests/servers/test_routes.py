@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_llm.servers.routes import route_of
+from otel_llm.servers.routes import ROUTES, route_of
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,15 @@ from otel_llm.servers.routes import route_of
         ("/pooling", "/pooling", "pooling"),
         ("/v1/audio/transcriptions", "/v1/audio/transcriptions", "transcription"),
         ("/v1/audio/translations", "/v1/audio/translations", "translation"),
+        ("/v2/rerank", "/v2/rerank", "rerank"),
+        ("/rerank", "/rerank", "rerank"),
+        ("/score", "/score", "score"),
+        ("/classify", "/classify", "classify"),
+        ("/v1/chat/completions/batch", "/v1/chat/completions/batch", "chat"),
+        ("/cohere/v2/chat", "/cohere/v2/chat", "chat"),
+        ("/v2/embed", "/v2/embed", "embeddings"),
+        ("/inference/v1/generate", "/inference/v1/generate", "text_completion"),
+        ("/llm/v1/rerank", "/v1/rerank", "rerank"),
         ("/llm/v1/completions", "/v1/completions", "text_completion"),
         ("/v1/completions/", "/v1/completions", "text_completion"),
     ],
@@ -41,6 +50,11 @@ def test_inference(path: str, route: str, operation: str) -> None:
         ("POST", "/tokenize"),
         ("POST", "/xv1/completions"),
         ("POST", "/v1/completions/abc"),
+        ("POST", "/v1/chat/completions/render"),
+        ("POST", "/v1/chat/completions/batch/abc"),
+        ("POST", "/generate"),
+        ("POST", "/myscore"),
+        ("GET", "/rerank"),
         ("POST", "/v1/responses/abc/cancel"),
         ("POST", "/"),
         ("POST", ""),
@@ -57,3 +71,10 @@ def test_uploads_are_not_json(path: str) -> None:
     found = route_of("POST", path)
     assert found is not None
     assert not found.json
+
+
+def test_longer_paths_come_first() -> None:
+    """Of two routes of which one ends with the other the longer one is found."""
+    assert [each.path for each in ROUTES] == [
+        route.path for each in ROUTES if (route := route_of("POST", each.path))
+    ]

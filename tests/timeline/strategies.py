@@ -59,6 +59,7 @@ engine_stamps = st.builds(
     last_seen_ns=st.one_of(st.none(), st.integers(81_233 * 10**9, 81_245 * 10**9)),
     output_tokens=counts,
     preemptions=counts,
+    preempted=st.lists(st.tuples(seconds, seconds), max_size=4).map(tuple),
     finish_reason=st.sampled_from([None, "stop", "length", "abort", "error"]),
 )
 
@@ -85,6 +86,7 @@ evidences = st.builds(
     Evidence,
     side=st.sampled_from(Side),
     streaming=st.booleans(),
+    generates=st.booleans(),
     marks=st.dictionaries(st.sampled_from(Mark), stamps),
     reported=st.dictionaries(st.sampled_from(Phase), durations),
     reported_total_ns=st.one_of(st.none(), durations),

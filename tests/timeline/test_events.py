@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from otel_llm.timeline import Mark, Part
-from otel_llm.timeline.align import from_events, milestones
-from tests.timeline.builders import ns, us
+from otel_llm.clock import Anchor
+from otel_llm.timeline import EngineStamps, Mark, Part, Sequence, resolve
+from otel_llm.timeline.align import aligned, from_events, milestones, preempted_parts
+from tests.timeline.builders import BASE_NS, BOUNDS, ENGINE, MONOTONIC_NS, ns, server, us
 
 
 class TestEvents:
@@ -102,3 +103,79 @@ class TestEvents:
         """An engine that tells events and no preemption had none."""
         found, _ = from_events(self.RUN)
         assert ns(0) == found.preemptions
+
+
+class TestPreempted:
+    """Pairs of from and until, in an engine's seconds, as parts of the phase that was open."""
+
+    FIRST = 2.0
+
+    @pytest.mark.parametrize(
+        ("pairs", "parts"),
+        [
+            ((), {}),
+            (((1.0, 1.5),), {Part.PREFILL_PREEMPTED_US: us(500)}),
+            (((2.0, 2.5),), {Part.DECODE_PREEMPTED_US: us(500)}),
+            (((1.9, 2.1),), {Part.PREFILL_PREEMPTED_US: us(200)}),
+            (
+                ((1.0, 1.5), (2.0, 2.1), (2.5, 2.7)),
+                {Part.PREFILL_PREEMPTED_US: us(500), Part.DECODE_PREEMPTED_US: us(300)},
+            ),
+            (((2.0, 2.5), (2.2, 2.5)), {Part.DECODE_PREEMPTED_US: us(500)}),
+            (((2.0, None),), {}),
+            (((2.0, None), (2.5, 2.6)), {Part.DECODE_PREEMPTED_US: us(100)}),
+            (((2.5, 2.5),), {}),
+            (((2.5, 2.0),), {}),
+            (((float("nan"), 2.5), (2.0, float("inf")), (0.0, 3.0)), {}),
+        ],
+        ids=str,
+    )
+    def test_parts(
+        self, pairs: tuple[tuple[float, float | None], ...], parts: dict[Part, int]
+    ) -> None:
+        """Whole microseconds; what has no end, or no length, is not counted."""
+        assert parts == preempted_parts(pairs, self.FIRST)
+
+    @pytest.mark.parametrize("first", [None, 0.0])
+    def test_without_a_first_token(self, first: float | None) -> None:
+        """All of it lies in prefill."""
+        assert preempted_parts([(2.0, 2.5)], first) == {Part.PREFILL_PREEMPTED_US: us(500)}
+
+    @pytest.mark.parametrize("skew", [0, 5_000])
+    def test_of_a_sequence(self, skew: float) -> None:
+        """Its parts come with its stamps, whichever clock they are from."""
+        start = MONOTONIC_NS / 1e9 + skew
+        stamps = EngineStamps(
+            scheduled=start + 0.1,
+            first_token=start + 0.2,
+            last_token=start + 0.9,
+            preempted=((start + 0.3, start + 0.4),),
+        )
+        found = aligned(stamps, Anchor(BASE_NS, MONOTONIC_NS), MONOTONIC_NS + ns(1000))
+        assert found.parts == {Part.DECODE_PREEMPTED_US: us(100)}
+
+    def test_of_several_sequences(self) -> None:
+        """The worst of them counts, part by part: they may have waited side by side."""
+        found = resolve(
+            server(
+                BOUNDS,
+                sequences=tuple(Sequence(ENGINE, parts=each) for each in self.several()),
+                expected_sequences=2,
+            )
+        )
+        assert found.parts == {
+            Part.PREFILL_PREEMPTED_US: us(20),
+            Part.DECODE_PREEMPTED_US: us(80),
+        }
+
+    def several(self) -> list[dict[Part, int]]:
+        return [
+            {Part.PREFILL_PREEMPTED_US: us(20), Part.DECODE_PREEMPTED_US: us(30)},
+            {Part.DECODE_PREEMPTED_US: us(80)},
+        ]
+
+    def test_more_than_the_phase(self) -> None:
+        """It is cut to the phase that it lies in."""
+        parts = {Part.DECODE_PREEMPTED_US: us(5_000)}
+        found = resolve(server(BOUNDS, sequences=(Sequence(ENGINE, parts=parts),)))
+        assert found.parts == {Part.DECODE_PREEMPTED_US: us(490)}

@@ -1,4 +1,4 @@
-"""Switch otel_llm off by SIGUSR1 and on by SIGUSR2: one process, compared to itself."""
+"""Switch otel_llm off by one signal and on by another: one process, compared to itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 def plugin() -> None:
     """Set the handlers, in every process of vLLM; only the API server is ever sent a signal."""
-    signal.signal(signal.SIGUSR1, lambda *_: _switch(on=False))
-    signal.signal(signal.SIGUSR2, lambda *_: _switch(on=True))
+    signal.signal(signal.SIGRTMIN + 1, lambda *_: _switch(on=False))
+    signal.signal(signal.SIGRTMIN + 2, lambda *_: _switch(on=True))
 
 
 def _switch(*, on: bool) -> None:

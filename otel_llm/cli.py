@@ -1,0 +1,163 @@
+"""The command `otel-llm`: one function per command.
+
+A new command is one function here with the decorator `command`. It returns its exit status:
+0 fine, 1 found something or failed, 2 wrong usage. A `ConfigurationError` that it raises is wrong
+usage, any other error of ours a failure; both end as one line on standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from functools import wraps
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from otel_llm._version import __version__
+from otel_llm.errors import ConfigurationError, MissingDependencyError, OtelLLMError
+
+if TYPE_CHECKING:
+    from otel_llm.doctor.finding import Finding
+
+try:
+    import typer
+except ImportError:  # told by `main`
+    typer = None  # type: ignore[assignment]
+
+FINE, FAILED, USAGE = 0, 1, 2
+_COMMANDS: list[Callable[..., int]] = []
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def command(function: Callable[..., int]) -> Callable[..., int]:
+    """Make *function* a command of its name; its docstring is the help text."""
+    _COMMANDS.append(function)
+    return function
+
+
+@command
+def doctor(
+    python: Annotated[
+        Path | None,
+        typer.Option(help="Look at the packages of this interpreter.", metavar="PATH"),
+    ] = None,
+    vllm_args: Annotated[
+        str | None, typer.Option(help="Arguments of `vllm serve`, quoted as one.", metavar="TEXT")
+    ] = None,
+    processes: Annotated[
+        bool, typer.Option("--processes", help="Look for running vLLM servers of this user.")
+    ] = False,
+    endpoint: Annotated[
+        str | None, typer.Option(help="OTLP base URL, instead of the variable's.", metavar="URL")
+    ] = None,
+    network: Annotated[
+        bool, typer.Option(help="Send an empty export to the OTLP receiver.")
+    ] = True,
+    output: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.TEXT,
+) -> int:
+    """Check what is installed and configured, and what telemetry will be missing, and why.
+
+    Exit status 1 if there is a warning or an error.
+    """
+    from otel_llm.doctor import examine
+    from otel_llm.doctor.environment import gather
+    from otel_llm.doctor.finding import as_json, failed
+
+    findings = examine(
+        gather(
+            python=python,
+            vllm_args=vllm_args,
+            processes=processes,
+            endpoint=endpoint,
+            network=network,
+        )
+    )
+    if output is Format.JSON:
+        sys.stdout.write(as_json(findings) + "\n")
+    else:
+        _print_findings(findings)
+    return FAILED if failed(findings) else FINE
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    """Coloured and wrapped on a terminal; elsewhere one line each, as it is."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from otel_llm.doctor.finding import as_lines
+
+    console = Console(highlight=False)
+    unicode = console.encoding.lower().startswith("utf")
+    for line in as_lines(findings, unicode=unicode):
+        if console.is_terminal:
+            console.print(Padding(Text(line.text, line.style), (0, 0, 0, line.indent)))
+        else:
+            sys.stdout.write(" " * line.indent + line.text + "\n")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"otel-llm {__version__}\n")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """OpenTelemetry for LLM inference: where did the p99 go?"""
+
+
+def _app() -> Any:
+    app = typer.Typer(
+        name="otel-llm",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for function in _COMMANDS:
+        app.command()(_exiting(function))
+    return app
+
+
+def _exiting(function: Callable[..., int]) -> Callable[..., None]:
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> None:
+        raise typer.Exit(function(*args, **kwargs))
+
+    return run
+
+
+def main() -> None:
+    """The console script; exits with the command's status."""
+    missing = next((name for name in ("typer", "rich") if find_spec(name) is None), None)
+    if missing is not None:
+        sys.exit(_told(MissingDependencyError(missing, extra="cli"), USAGE))
+    try:
+        _app()()
+    except ConfigurationError as error:
+        sys.exit(_told(error, USAGE))
+    except OtelLLMError as error:
+        sys.exit(_told(error, FAILED))
+
+
+def _told(error: Exception, status: int) -> int:
+    sys.stderr.write(f"otel-llm: {error}\n")
+    return status
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The SDK's periodic reader, made fit for forked children and for exits that do not wait.
+
+By itself it starts its thread again in a child, but keeps there the parent's sums, its lock even
+if that was held, and the exporter's open connection; and at exit it waits up to 30 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event, Lock, Thread
+from typing import Any
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
+
+from otel_llm.export import forks
+from otel_llm.export.batch import BatchProcessor
+
+SHUTDOWN_TIMEOUT_S = 2.0
+
+
+class ForkedMetricReader(PeriodicExportingMetricReader):
+    """Exports metrics of this process, with an exporter that *make* makes for each process.
+
+    Args:
+        make: Gives an exporter with connections of its own.
+        spans: The processor that is shut down after this reader. It begins to flush when the
+            reader does, so that both together take no longer than the processor alone may.
+        shutdown_timeout_s: The longest that `shutdown` takes, in seconds.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], MetricExporter],
+        *,
+        spans: BatchProcessor | None = None,
+        shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S,
+    ) -> None:
+        super().__init__(make())
+        self._make = make
+        self._spans = spans
+        self._timeout_ms = shutdown_timeout_s * 1000
+        self._ended = False
+        self._provider: MeterProvider | None = None
+        forks.follow(self)
+
+    def serve(self, provider: MeterProvider) -> None:
+        """Tell whose reader this is; a child needs to know it."""
+        self._provider = provider
+
+    def after_fork(self) -> None:
+        """Begin anew: with nothing counted, no lock held, and connections of one's own."""
+        self._export_lock = Lock()
+        self._shutdown_event = Event()
+        self._exporter = self._make()
+        if self._provider is not None:
+            _forget_counts(self._provider)
+        if self._daemon_thread is not None and not self._ended:
+            self._daemon_thread = Thread(target=self._ticker, name="otel_llm-metrics", daemon=True)
+            self._daemon_thread.start()
+
+    def _at_fork_reinit(self) -> None:
+        """Do nothing: the SDK's hook is run for some forks, `after_fork` for all."""
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        """Collect and export once more, for as long as there is time."""
+        forks.renew()
+        if self._ended:
+            return
+        self._ended = True
+        if self._spans is not None:
+            self._spans.hurry()
+        super().shutdown(min(timeout_millis, self._timeout_ms), **kwargs)
+
+
+def _forget_counts(provider: MeterProvider) -> None:
+    """Put new sums, under new locks, in the place of the parent's; nothing public does it."""
+    consumer = provider._measurement_consumer  # noqa: SLF001
+    readers = list(consumer._reader_storages)  # noqa: SLF001
+    fresh = type(consumer)(consumer._sdk_config, readers)  # noqa: SLF001
+    consumer._lock = fresh._lock  # noqa: SLF001
+    consumer._reader_storages = fresh._reader_storages  # noqa: SLF001

@@ -1,0 +1,214 @@
+"""Providers with OTLP export and Prometheus metrics, made from arguments and the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
+
+from otel_llm import semconv
+from otel_llm.emit.telemetry import FinishedSpans
+from otel_llm.emit.values import Value
+from otel_llm.errors import ConfigurationError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricReader
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.sdk.trace.sampling import Sampler
+
+    from otel_llm.export.batch import BatchProcessor
+
+PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
+
+
+@dataclass
+class Providers:
+    """What was made: both providers, and what ends the threads and servers behind them.
+
+    `finished_spans` takes spans that need no life of their own, where spans are exported.
+    """
+
+    tracer: TracerProvider
+    meter: MeterProvider
+    finished_spans: FinishedSpans | None = None
+    closing: list[Callable[[], object]] = field(default_factory=list)
+
+
+def providers(
+    *,
+    endpoint: str | None = None,
+    protocol: str | None = None,
+    service_name: str | None = None,
+    resource: Mapping[str, Value] | None = None,
+    head: Sampler | None = None,
+    metrics: bool = True,
+    prometheus: bool | str | int | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Providers:
+    """A tracer provider and, unless switched off, a meter provider that export by OTLP.
+
+    *environ* stands for the environment where exporters are chosen and addressed: a host may
+    have overwritten the user's own variables by now. The other arguments are `configure`'s.
+    """
+    env = os.environ if environ is None else environ
+    try:
+        from opentelemetry.sdk.trace import TracerProvider
+
+        from otel_llm.export.batch import BatchProcessor
+        from otel_llm.export.finished import finished_spans
+        from otel_llm.export.ids import ProcessIdGenerator
+    except ImportError:
+        raise MissingDependencyError("opentelemetry-sdk", extra="otlp") from None
+
+    described = _resource(service_name, resource, env)
+    ids = ProcessIdGenerator()
+    made = Providers(
+        TracerProvider(sampler=head, resource=described, id_generator=ids), NoOpMeterProvider()
+    )
+    processor = None
+    if exports("OTEL_TRACES_EXPORTER", env):
+        exporter = _span_exporter(*target("traces", protocol, endpoint, env), env)
+        processor = BatchProcessor(exporter, env)
+        made.tracer.add_span_processor(processor)
+        made.finished_spans = finished_spans(processor, ids)
+    by_otlp = metrics and exports("OTEL_METRICS_EXPORTER", env)
+    otlp = target("metrics", protocol, endpoint, env) if by_otlp else None
+    _add_metrics(made, described, processor, otlp, prometheus)
+    made.closing.append(made.tracer.shutdown)
+    return made
+
+
+def _add_metrics(
+    made: Providers,
+    described: Resource,
+    processor: BatchProcessor | None,
+    otlp: tuple[str, str | None] | None,
+    prometheus: bool | str | int | None,
+) -> None:
+    """A meter provider with a reader for each way that metrics take, if there is one."""
+    if otlp is None and (prometheus is None or prometheus is False):
+        return
+    from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
+
+    from otel_llm.export.batch import observe
+    from otel_llm.export.metrics import ForkedMetricReader
+
+    readers: list[MetricReader] = []
+    pushing = None
+    if otlp is not None:
+        pushing = ForkedMetricReader(partial(_exporter, "metrics", *otlp), spans=processor)
+        readers.append(pushing)
+    if prometheus is not None and prometheus is not False:
+        readers.append(_prometheus_reader(made, prometheus))
+    provider = SdkMeterProvider(readers, resource=described)
+    if pushing is not None:
+        pushing.serve(provider)
+    if processor is not None:
+        observe(provider.get_meter(semconv.SCOPE), processor)
+    made.meter = provider
+    made.closing.append(provider.shutdown)
+
+
+def _prometheus_reader(made: Providers, where: bool | str | int) -> MetricReader:
+    """Metrics in the process's own registry, or in one of ours that is served at an address."""
+    from otel_llm.prometheus import prometheus_reader, serve
+
+    if where is True:
+        return prometheus_reader()
+    from prometheus_client import CollectorRegistry
+
+    registry = CollectorRegistry()
+    reader = prometheus_reader(registry)
+    made.closing.append(serve(where, registry).close)
+    return reader
+
+
+def _resource(
+    service_name: str | None, attributes: Mapping[str, Value] | None, env: Mapping[str, str]
+) -> Resource:
+    from otel_llm.export.resource import described
+
+    given: dict[str, Any] = dict(attributes or {})
+    if service_name:
+        given[semconv.SERVICE_NAME] = service_name
+    return described(given, env)
+
+
+def exports(variable: str, env: Mapping[str, str]) -> bool:
+    """Whether a signal is exported; OTLP is the one exporter that is built here."""
+    wanted = env.get(variable, "").strip() or "otlp"
+    if wanted not in {"otlp", "none"}:
+        raise ConfigurationError(
+            f"{variable} is {wanted!r}; configure() builds OTLP exporters, so it must be otlp or "
+            "none (for others pass your own providers to instrument())"
+        )
+    return wanted == "otlp"
+
+
+def target(
+    signal: str, protocol: str | None, endpoint: str | None, env: Mapping[str, str]
+) -> tuple[str, str | None]:
+    """Protocol and address for one signal; None leaves the address to the exporter's default."""
+    own = f"OTEL_EXPORTER_OTLP_{signal.upper()}"
+    wanted = (
+        protocol or env.get(f"{own}_PROTOCOL") or env.get(PROTOCOL) or "http/protobuf"
+    ).strip()
+    if wanted not in {"http/protobuf", "grpc"}:
+        raise ConfigurationError(f"{PROTOCOL} is {wanted!r}; it must be http/protobuf or grpc")
+    if endpoint is None and env.get(f"{own}_ENDPOINT"):
+        return wanted, env[f"{own}_ENDPOINT"]
+    base = endpoint or env.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
+    if base is None or wanted == "grpc":
+        return wanted, base
+    if not base.startswith(("http://", "https://")):
+        raise ConfigurationError(
+            "the OTLP endpoint is not a URL; for http/protobuf it must be one such as "
+            "http://localhost:4318"
+        )
+    return wanted, f"{base.rstrip('/')}/v1/{signal}"
+
+
+_CREDENTIALS = tuple(
+    f"OTEL_PYTHON_EXPORTER_OTLP_HTTP_{signal}CREDENTIAL_PROVIDER" for signal in ("", "TRACES_")
+)
+
+
+def _span_exporter(protocol: str, url: str | None, env: Mapping[str, str]) -> SpanExporter:
+    """Ours over HTTP; the official one, made safe, for gRPC and for credentials from a plugin."""
+    if protocol == "grpc" or any(env.get(name) for name in _CREDENTIALS):
+        from otel_llm.export.safe import SafeSpanExporter
+
+        return SafeSpanExporter(_exporter("traces", protocol, url))
+    try:
+        from otel_llm.export.http import HttpSpanExporter
+
+        return HttpSpanExporter(url, env)
+    except ImportError:
+        raise MissingDependencyError("requests", extra="otlp") from None
+
+
+_CLASSES = {
+    "traces": ("trace_exporter", "OTLPSpanExporter"),
+    "metrics": ("metric_exporter", "OTLPMetricExporter"),
+}
+
+
+def _exporter(signal: str, protocol: str, url: str | None) -> Any:
+    """The official exporter of one signal; both protocols' packages have the same layout."""
+    kind = "grpc" if protocol == "grpc" else "http"
+    module, name = _CLASSES[signal]
+    try:
+        package = import_module(f"opentelemetry.exporter.otlp.proto.{kind}.{module}")
+    except ImportError:
+        extra = "otlp-grpc" if kind == "grpc" else "otlp"
+        raise MissingDependencyError(
+            f"opentelemetry-exporter-otlp-proto-{kind}", extra=extra
+        ) from None
+    return getattr(package, name)(endpoint=url)

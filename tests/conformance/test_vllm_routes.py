@@ -1,0 +1,227 @@
+"""Real vLLM servers: the routes that generate nothing, and options that change a request's life."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.report import ROOT
+from tests.fakes.otlp import Receiver, receiving
+from tests.services import vllm, web
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
+PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+class Running:
+    """A server and what it has exported."""
+
+    def __init__(self, server: vllm.Vllm, receiver: Receiver) -> None:
+        self.server = server
+        self.receiver = receiver
+
+    def asked(self, path: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+        """Send one request; gives the attributes of its request span and its phase spans."""
+        before = len(self.receiver.spans)
+        reply = web.request(f"{self.server.url}{path}", body, headers=headers)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            fresh = self.receiver.spans[before:]
+            if any(span.name == f"POST {path}" for span in fresh):
+                return {"http": reply.status, **_summary(fresh)}
+            time.sleep(0.05)
+        raise AssertionError(f"no span of {path}")
+
+
+def _summary(spans: list[Any]) -> dict[str, Any]:
+    (request,) = (s for s in spans if any(a.key == "otel_llm.outcome" for a in s.attributes))
+    found = {each.key: _plain(each.value) for each in request.attributes}
+    children = [s.name for s in spans if s.parent_span_id == request.span_id]
+    return {**found, "children": children, "span": request}
+
+
+def _plain(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [_plain(each) for each in value.array_value.values]
+    return getattr(value, kind)
+
+
+def running(factory: pytest.TempPathFactory, *args: str, **environ: str) -> Iterator[Running]:
+    """A vLLM server with our plugin and these arguments; `@` stands for the receiver's address."""
+    work = factory.mktemp("vllm")
+    with (
+        receiving() as receiver,
+        vllm.Vllm.start(
+            work,
+            overlay=vllm.overlay(ROOT, work / "overlay"),
+            args=[each.replace("@", receiver.url) for each in args],
+            env={
+                "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+                "OTEL_BSP_SCHEDULE_DELAY": "100",
+                "OTEL_METRICS_EXPORTER": "none",
+                "OTEL_LLM_STRICT": "1",
+                **environ,
+            },
+        ) as server,
+    ):
+        yield Running(server, receiver)
+
+
+@pytest.fixture(scope="module")
+def pooling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server of embeddings."""
+    yield from running(tmp_path_factory, "--runner=pooling")
+
+
+@pytest.fixture(scope="module")
+def generating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Speculative decoding, priorities, native tracing, and two API servers."""
+    yield from running(
+        tmp_path_factory,
+        "--scheduling-policy=priority",
+        '--speculative-config={"method": "ngram", "num_speculative_tokens": 3, '
+        '"prompt_lookup_max": 3, "prompt_lookup_min": 1}',
+        "--per-request-spec-decode-metrics=summary",
+        "--otlp-traces-endpoint=@/v1/traces",
+        "--api-server-count=2",
+        OTEL_EXPORTER_OTLP_TRACES_PROTOCOL="http/protobuf",
+    )
+
+
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server whose user wants no statistics."""
+    yield from running(tmp_path_factory, "--disable-log-stats")
+
+
+QUERY = {"model": "tiny", "query": "q", "documents": ["one", "two"]}
+PAIRS = {"model": "tiny", "text_1": "q", "text_2": ["one", "two"]}
+
+
+class TestPooling:
+    """Embeddings and what is made of them."""
+
+    @pytest.mark.parametrize(
+        ("path", "operation", "body"),
+        [
+            ("/v1/embeddings", "embeddings", {"model": "tiny", "input": ["a b", "c"]}),
+            ("/pooling", "pooling", {"model": "tiny", "input": "a b"}),
+            ("/v1/score", "score", PAIRS),
+            ("/score", "score", PAIRS),
+            ("/v1/rerank", "rerank", QUERY),
+            ("/v2/rerank", "rerank", QUERY),
+            ("/rerank", "rerank", QUERY),
+        ],
+    )
+    def test_a_route(
+        self, pooling: Running, path: str, operation: str, body: dict[str, Any]
+    ) -> None:
+        """One request span, with queue and prefill and no phases of tokens."""
+        found = pooling.asked(path, body)
+        assert (found["http"], found["otel_llm.outcome"]) == (200, "ok")
+        assert found["gen_ai.operation.name"] == operation
+        assert set(found["children"]) == {
+            "llm.preprocess",
+            "llm.queue",
+            "llm.prefill",
+            "llm.delivery",
+        }
+        assert found["otel_llm.unaccounted_us"] == 0
+        assert found["gen_ai.usage.input_tokens"] > 0
+        assert not {"otel_llm.ttft_us", "otel_llm.tpot_us", "otel_llm.decode_us"} & set(found)
+
+    def test_refused(self, pooling: Running) -> None:
+        """A model that is not served."""
+        found = pooling.asked("/v1/embeddings", {"model": "nope", "input": "a"})
+        assert (found["http"], found["otel_llm.outcome"]) == (404, "rejected")
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    """A chat request."""
+    message = {"role": "user", "content": "a b a b a b a b a b"}
+    return {"model": "tiny", "messages": [message], "max_tokens": 24, "ignore_eos": True, **more}
+
+
+class TestGenerating:
+    """Options of the engine that leave traces in a request."""
+
+    @pytest.mark.parametrize(
+        ("path", "body"),
+        [
+            ("/v1/messages", {k: v for k, v in chat().items() if k != "ignore_eos"}),
+            ("/v1/responses", {"model": "tiny", "input": "hi", "max_output_tokens": 8}),
+            ("/v1/chat/completions/batch", {**chat(), "messages": [chat()["messages"]] * 2}),
+        ],
+    )
+    def test_a_route(self, generating: Running, path: str, body: dict[str, Any]) -> None:
+        """All phases."""
+        found = generating.asked(path, body)
+        assert (found["http"], found["otel_llm.outcome"]) == (200, "ok")
+        assert {"llm.queue", "llm.prefill", "llm.decode"} <= set(found["children"])
+        assert found["otel_llm.unaccounted_us"] == 0
+
+    def test_speculative_decoding(self, generating: Running) -> None:
+        """How many tokens were drafted, and how many of them were right."""
+        found = generating.asked("/v1/chat/completions", chat(max_tokens=60))
+        drafted = found["otel_llm.spec_decode.draft_tokens"]
+        assert 0 <= found["otel_llm.spec_decode.accepted_tokens"] <= drafted
+        assert drafted > 0
+
+    def test_priority(self, generating: Running) -> None:
+        """As the request asked."""
+        found = generating.asked("/v1/chat/completions", chat(priority=3))
+        assert found["otel_llm.request.priority"] == 3
+
+    def test_structured_output(self, generating: Running) -> None:
+        """The grammar's wait is inside the queue; the kind of output is named."""
+        wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+        found = generating.asked("/v1/chat/completions", chat(response_format=wanted))
+        assert (found["gen_ai.output.type"], found["otel_llm.outcome"]) == ("json", "ok")
+
+    def test_native_spans_are_children(self, generating: Running) -> None:
+        """VLLM's own span lies below ours, in the caller's trace, and nothing is doubled."""
+        found = generating.asked("/v1/chat/completions", chat(), traceparent=PARENT)
+        deadline = time.monotonic() + 15
+        native: list[Any] = []
+        while not native and time.monotonic() < deadline:
+            time.sleep(0.1)
+            spans = generating.receiver.spans
+            native = [s for s in spans if s.parent_span_id == found["span"].span_id]
+            native = [s for s in native if s.name == "llm_request"]
+        assert len(native) == 1
+        assert native[0].trace_id == found["span"].trace_id == bytes.fromhex("a" * 32)
+
+    def test_ids_differ_between_servers(self, generating: Running) -> None:
+        """Two API servers, each with generators of its own."""
+        ids = [span.span_id for span in generating.receiver.spans]
+        assert len(set(ids)) == len(ids)
+
+    def test_the_replica(self, generating: Running) -> None:
+        """Its state is on the span as integers."""
+        names = ("running", "waiting", "kv_cache_percent")
+        for _ in range(6):  # a server is told of some steps only
+            found = generating.asked("/v1/chat/completions", chat())
+            if "otel_llm.finished.running" in found:
+                assert all(type(found[f"otel_llm.finished.{name}"]) is int for name in names)
+                return
+        raise AssertionError("no server knows the state of the replica")
+
+
+class TestSilent:
+    """`--disable-log-stats` is the user's word."""
+
+    def test_observed_only(self, silent: Running) -> None:
+        """What we see ourselves; queue and prefill are one unknown."""
+        found = silent.asked("/v1/chat/completions", chat(stream=True))
+        assert found["otel_llm.outcome"] == "ok"
+        assert "otel_llm.queue_us" not in found
+        assert "otel_llm.prefill_us" not in found
+        assert found["otel_llm.unaccounted_us"] > 0
+        sources = found["otel_llm.sources"]
+        assert "reported" not in sources
+        assert "decode=observed" in sources

@@ -1,0 +1,1 @@
+"""The doctor: its checks, what it reads, what it asks of the network, and the command."""

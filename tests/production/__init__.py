@@ -1,0 +1,1 @@
+"""What production set-ups need: resources, Prometheus, ids in logs."""
