@@ -46,6 +46,8 @@ class Settings:
     engines: tuple[str, ...] | None = None
     trust_remote: bool = True
     vllm_stats: bool = True
+    prometheus: bool | str = False
+    logs: bool = False
     context_keys: tuple[IdentityKey, ...] = ()
     emit: EmitSettings = field(default_factory=EmitSettings)
 
@@ -60,6 +62,8 @@ class Settings:
             engines=_known(name for name in names if name),
             trust_remote=_flag(env, "OTEL_LLM_TRUST_REMOTE", default=True),
             vllm_stats=_flag(env, "OTEL_LLM_VLLM_STATS", default=True),
+            prometheus=_switch_or_text(env, "OTEL_LLM_PROMETHEUS"),
+            logs=_flag(env, "OTEL_LLM_LOGS", default=False),
             context_keys=parse_keys(env.get("OTEL_LLM_CONTEXT_KEYS", "")),
             emit=_emit_settings(env),
         )
@@ -101,6 +105,14 @@ def _flag(env: Mapping[str, str], name: str, *, default: bool) -> bool:
     if value in _FALSE:
         return False
     raise ConfigurationError(f"{name} is {text!r}; it must be true or false")
+
+
+def _switch_or_text(env: Mapping[str, str], name: str) -> bool | str:
+    """True or false, or else a text such as an address."""
+    text = env.get(name, "").strip()
+    if text.isdigit():
+        return text  # a port, also port 1
+    return _flag(env, name, default=False) if text.lower() in {"", *_TRUE, *_FALSE} else text
 
 
 def _number(env: Mapping[str, str], name: str, *, default: int) -> int:
@@ -167,8 +179,12 @@ class Runtime:
         """Join incoming traces from now on, or link them."""
         self._server = replace(self.server, trust_remote=remote)
 
-    def use(self, made: Providers, emit: EmitSettings) -> Telemetry:
-        """Take over providers that were made for this process."""
+    def use(self, made: Providers, emit: EmitSettings, *, logs: bool) -> Telemetry:
+        """Take over providers that were made for this process; with *logs*, stamp log records."""
+        if logs:
+            from otel_llm.logs import correlate
+
+            self.closing.append(correlate())
         self.telemetry = Telemetry(
             made.tracer, made.meter, emit, finished_spans=made.finished_spans
         )

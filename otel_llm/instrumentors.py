@@ -53,17 +53,20 @@ def _telemetry(*, own: Mapping[str, str] | None) -> Telemetry | None:
 
 
 def _made(*, own: Mapping[str, str] | None) -> Telemetry:
-    emit = config.Settings.from_environment().emit
+    settings = config.Settings.from_environment()
     if own is None:
-        return Telemetry(settings=emit)
+        return Telemetry(settings=settings.emit)
     from otel_llm.providers import providers
 
     attributes = own.get("OTEL_RESOURCE_ATTRIBUTES", "")
     named = "OTEL_SERVICE_NAME" in own or semconv.SERVICE_NAME in attributes
     made = providers(
-        service_name=None if named else "vllm", resource=config.RUNTIME.engine, environ=own
+        service_name=None if named else "vllm",
+        resource=config.RUNTIME.engine,
+        prometheus=settings.prometheus,
+        environ=own,
     )
-    return config.RUNTIME.use(made, emit)
+    return config.RUNTIME.use(made, settings.emit, logs=settings.logs)
 
 
 def _is_set_up() -> bool:

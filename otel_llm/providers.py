@@ -49,7 +49,7 @@ def providers(
     resource: Mapping[str, Value] | None = None,
     head: Sampler | None = None,
     metrics: bool = True,
-    prometheus: bool | str | int | None = None,
+    prometheus: bool | str | int = False,
     environ: Mapping[str, str] | None = None,
 ) -> Providers:
     """A tracer provider and, unless switched off, a meter provider that export by OTLP.
@@ -90,10 +90,10 @@ def _add_metrics(
     described: Resource,
     processor: BatchProcessor | None,
     otlp: tuple[str, str | None] | None,
-    prometheus: bool | str | int | None,
+    prometheus: bool | str | int,
 ) -> None:
     """A meter provider with a reader for each way that metrics take, if there is one."""
-    if otlp is None and (prometheus is None or prometheus is False):
+    if otlp is None and prometheus is False:
         return
     from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
 
@@ -105,7 +105,7 @@ def _add_metrics(
     if otlp is not None:
         pushing = ForkedMetricReader(partial(_exporter, "metrics", *otlp), spans=processor)
         readers.append(pushing)
-    if prometheus is not None and prometheus is not False:
+    if prometheus is not False:
         readers.append(_prometheus_reader(made, prometheus))
     provider = SdkMeterProvider(readers, resource=described)
     if pushing is not None:

@@ -25,7 +25,7 @@ def configure(  # noqa: PLR0913 - one argument per thing that users set
     head: Sampler | None = None,
     metrics: bool = True,
     prometheus: bool | str | int | None = None,
-    logs: bool = False,
+    logs: bool | None = None,
     engines: Iterable[str] | None = None,
     capture_content: bool | None = None,
     redact: Redact | None = None,
@@ -46,8 +46,9 @@ def configure(  # noqa: PLR0913 - one argument per thing that users set
         head: A head sampler; otherwise `OTEL_TRACES_SAMPLER` decides.
         metrics: Export metrics too, unless `OTEL_METRICS_EXPORTER=none`.
         prometheus: True shows metrics in the process's own Prometheus registry (`/metrics` of
-            vLLM and others); `host:port` or a port serves them there.
-        logs: Put trace and span ids on log records.
+            vLLM and others); `host:port` or a port serves them there; otherwise
+            `OTEL_LLM_PROMETHEUS` decides.
+        logs: Put trace and span ids on log records; otherwise `OTEL_LLM_LOGS` decides.
         engines: As for `instrument`.
         capture_content: As for `instrument`.
         redact: As for `instrument`.
@@ -83,15 +84,11 @@ def configure(  # noqa: PLR0913 - one argument per thing that users set
         resource=resource,
         head=head,
         metrics=metrics,
-        prometheus=prometheus,
+        prometheus=settings.prometheus if prometheus is None else prometheus,
     )
     if set_global:
         _set_global(made)
-    config.RUNTIME.use(made, emit)
-    if logs:
-        from otel_llm.logs import correlate
-
-        config.RUNTIME.closing.append(correlate(service_name))
+    config.RUNTIME.use(made, emit, logs=settings.logs if logs is None else logs)
     config.instrument(engines=engines, vllm_stats=vllm_stats, trust_remote=trust_remote)
 
 

@@ -53,6 +53,12 @@ class SafeSpanExporter(SpanExporter):
         """Flush the inner exporter."""
         return self._inner.force_flush(timeout_millis)
 
+    def interrupt(self) -> None:
+        """End an export that another thread is in, if the inner exporter can."""
+        interrupt = getattr(self._inner, "interrupt", None)
+        if interrupt is not None:
+            interrupt()
+
     def _batches(self, spans: Sequence[ReadableSpan]) -> Iterator[list[ReadableSpan]]:
         batch: list[ReadableSpan] = []
         size = 0

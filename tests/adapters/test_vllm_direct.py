@@ -181,6 +181,15 @@ class TestEndings:
         await asyncio.sleep(0.01)
         assert written(captured, NAME)[semconv.OUTCOME] == "abandoned"
 
+    async def test_no_reason_for_the_end(
+        self, captured: CapturedTelemetry, engine: AsyncLLM
+    ) -> None:
+        """An engine that stops giving outputs has come to its end."""
+        engine.plan = Plan(finish_reason="")
+        await ask(engine)
+        found = written(captured, NAME)
+        assert (found[semconv.OUTCOME], semconv.INCOMPLETE in found) == ("ok", False)
+
     async def test_cancelled(self, captured: CapturedTelemetry, engine: AsyncLLM) -> None:
         """The cancellation goes through; what is known is kept."""
         engine.plan = Plan(wait_at=2)

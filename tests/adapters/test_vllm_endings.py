@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextlib import aclosing
 
 import pytest
@@ -79,6 +80,18 @@ class TestEndings:
             await outputs.aclose()
         assert (engine.started, engine.closed) == ([], [])
         live.finish()
+
+    def test_dropped_with_its_request(self, captured: CapturedTelemetry, engine: AsyncLLM) -> None:
+        """A call that never began does not keep its request alive until a collection."""
+        live = opened(captured)
+        with attached(live.context):
+            outputs = engine.generate("hi", SamplingParams(), "r")
+        gc.disable()
+        try:
+            del live, outputs
+            assert written(captured)[semconv.OUTCOME] == "abandoned"
+        finally:
+            gc.enable()
 
     async def test_dropped(self, captured: CapturedTelemetry, engine: AsyncLLM) -> None:
         """A generator that is let go in the middle is closed by the event loop."""

@@ -35,7 +35,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.loggers import StatLoggerManager
 from vllm.v1.metrics.stats import (
-    IterationStats, PromptTokenStats, RequestStateStats, SchedulerStats
+    IterationStats, PromptTokenStats, RequestSpecDecodeMetrics, RequestStateStats, SchedulerStats
 )
 
 def fields(kind):
@@ -63,6 +63,7 @@ configs = {
 kinds = (
     RequestStateStats, CompletionOutput, SamplingParams, PoolingParams, LoRARequest,
     EngineCoreEvent, EngineCoreRequest, SchedulerStats, PromptTokenStats, ParentRequest,
+    RequestSpecDecodeMetrics,
 )
 print(json.dumps({
     **{each.__name__: fields(each) for each in kinds},
@@ -128,6 +129,7 @@ KINDS = (
     state.EngineCoreRequest,
     state.ParentRequest,
     state.PromptTokenStats,
+    state.RequestSpecDecodeMetrics,
     state.RequestState,
     state.RequestStateStats,
     state.SchedulerStats,

@@ -188,6 +188,13 @@ class TestStatistics:
         otel_llm.uninstrument()
         assert not make().llm_engine.log_stats
 
+    def test_a_constructor_that_was_kept(self, make: Maker, clock: ManualClock) -> None:
+        """It is inert after that."""
+        kept, llm = LLM.__init__, object.__new__(LLM)
+        otel_llm.uninstrument()
+        kept(llm, "tiny", clock=clock)
+        assert not llm.llm_engine.log_stats
+
     def test_without(self, captured: CapturedTelemetry, make: Maker) -> None:
         """Spans, tokens and ends are known; what the engine did meanwhile is not."""
         make(disable_log_stats=True).generate(["a", "b"])

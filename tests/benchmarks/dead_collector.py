@@ -1,6 +1,6 @@
 """What a collector in trouble costs: time in the caller per request, and time at the exit.
 
-python -m tests.benchmarks.dead_collector [--requests 1000] [--metrics]
+python -m tests.benchmarks.dead_collector [--requests 1000]
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SCRIPT = """
 import json, sys, time
 from statistics import median
 import otel_llm
-url, requests, metrics = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True"
-otel_llm.configure(endpoint=url, metrics=metrics, engines=[])
+url, requests = sys.argv[1], int(sys.argv[2])
+otel_llm.configure(endpoint=url, engines=[])
 
 def request():
     with otel_llm.trace_request("chat", model="tiny", provider="demo") as r:
@@ -53,14 +53,13 @@ def main() -> int:
     """Run each collector in turn, and once no exporter, in processes of their own."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1000)
-    parser.add_argument("--metrics", action="store_true", help="export metrics too")
     given = parser.parse_args()
-    base = run(UNRESOLVED, given.requests, given.metrics, exports=False)
+    base = run(UNRESOLVED, given.requests, exports=False)
     seen = {}
     bounds = []
     for name in COLLECTORS:
         with collector(name) as url:
-            seen[name] = run(url, given.requests, given.metrics)
+            seen[name] = run(url, given.requests)
         added = max(seen[name]["p99_ms"] - base["p99_ms"], 0)
         bounds += [
             Bound(f"{name}: added at p99, ms", added, MOST_ADDED_MS),
@@ -83,11 +82,11 @@ def collector(name: str) -> Iterator[str]:
         yield refusing() if name == "refuses" else UNRESOLVED
 
 
-def run(url: str, requests: int, metrics: bool, *, exports: bool = True) -> dict[str, float]:
+def run(url: str, requests: int, *, exports: bool = True) -> dict[str, float]:
     """One process: milliseconds per request in the caller, and seconds until it has ended."""
     environ = {} if exports else {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, url, str(requests), str(metrics)],
+        [sys.executable, "-c", SCRIPT, url, str(requests)],
         env={**os.environ, **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tests.services
 from tests.benchmarks.report import ROOT
 from tests.fakes.otlp import Receiver, receiving
 from tests.services import vllm, web
+from tests.services.command import run
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
+HERE = Path(__file__).parent
+LORA_SCRIPT = Path(tests.services.__file__).with_name("tiny_lora.py")
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
@@ -51,9 +56,16 @@ def _plain(value: Any) -> Any:
     return getattr(value, kind)
 
 
-def running(factory: pytest.TempPathFactory, *args: str, **environ: str) -> Iterator[Running]:
-    """A vLLM server with our plugin and these arguments; `@` stands for the receiver's address."""
+def running(
+    factory: pytest.TempPathFactory, *args: str, also: Path | None = None, **environ: str
+) -> Iterator[Running]:
+    """A vLLM server with our plugin and these arguments; `@` stands for the receiver's address.
+
+    *also* is another distribution to install beside ours.
+    """
     work = factory.mktemp("vllm")
+    if also is not None:
+        vllm.overlay(also, work / "overlay")
     with (
         receiving() as receiver,
         vllm.Vllm.start(
@@ -74,8 +86,14 @@ def running(factory: pytest.TempPathFactory, *args: str, **environ: str) -> Iter
 
 @pytest.fixture(scope="module")
 def pooling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server of embeddings."""
-    yield from running(tmp_path_factory, "--runner=pooling")
+    """A server of embeddings; metrics in its own `/metrics`, ids on its log records."""
+    yield from running(
+        tmp_path_factory,
+        "--runner=pooling",
+        OTEL_LLM_PROMETHEUS="true",
+        OTEL_LLM_LOGS="true",
+        OTEL_LLM_SLO="e2e=60s,ok",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +113,18 @@ def generating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server whose user wants no statistics."""
-    yield from running(tmp_path_factory, "--disable-log-stats")
+    """A server whose user wants no statistics, with an adapter, and a plugin in its engine."""
+    adapter = tmp_path_factory.mktemp("lora") / "mine"
+    run([vllm.python(), "-P", LORA_SCRIPT, vllm.model(), adapter])
+    yield from running(
+        tmp_path_factory,
+        "--disable-log-stats",
+        "--enable-lora",
+        f"--lora-modules=mine={adapter}",
+        "--max-lora-rank=8",
+        also=HERE / "engine_child",
+        OTEL_METRICS_EXPORTER="otlp",
+    )
 
 
 QUERY = {"model": "tiny", "query": "q", "documents": ["one", "two"]}
@@ -139,6 +167,26 @@ class TestPooling:
         """A model that is not served."""
         found = pooling.asked("/v1/embeddings", {"model": "nope", "input": "a"})
         assert (found["http"], found["otel_llm.outcome"]) == (404, "rejected")
+
+
+class TestPrometheus:
+    """Our metrics beside vLLM's own."""
+
+    def test_in_the_same_scrape(self, pooling: Running) -> None:
+        """`/metrics` shows both; objectives are counted."""
+        pooling.asked("/pooling", {"model": "tiny", "input": "a b"})
+        text = pooling.server.metrics_text()
+        assert "\nvllm:" in text
+        assert "gen_ai_server_request_duration_seconds_bucket" in text
+        assert "otel_llm_slo_requests_total{" in text
+        assert 'phase="prefill"' in text
+
+    def test_exemplars(self, pooling: Running) -> None:
+        """With the slash, and asked for OpenMetrics, they lead to request spans."""
+        found = pooling.asked("/pooling", {"model": "tiny", "input": "c d"})
+        accept = {"accept": "application/openmetrics-text; version=1.0.0"}
+        text = web.request(f"{pooling.server.url}/metrics/", headers=accept).body.decode()
+        assert f'span_id="{found["span"].span_id.hex()}"' in text
 
 
 def chat(**more: Any) -> dict[str, Any]:
@@ -225,3 +273,13 @@ class TestSilent:
         sources = found["otel_llm.sources"]
         assert "reported" not in sources
         assert "decode=observed" in sources
+
+    def test_an_adapter(self, silent: Running) -> None:
+        """Its name is on the span."""
+        found = silent.asked("/v1/chat/completions", chat() | {"model": "mine"})
+        assert (found["http"], found["otel_llm.lora"]) == (200, "mine")
+
+    def test_the_engine_process(self, silent: Running) -> None:
+        """What a plugin traced in vLLM's engine process has arrived, spans and metrics."""
+        assert [s for s in silent.receiver.spans if s.name == "chat inside"]
+        assert "gen_ai.server.request.duration" in silent.receiver.metrics

@@ -21,6 +21,7 @@ from tests.fakes.vllm_state import (
     EngineCoreEventType,
     IterationStats,
     OutputProcessor,
+    RequestSpecDecodeMetrics,
     RequestStateStats,
     SchedulerStats,
     Sequence,
@@ -75,6 +76,7 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     finish_reason: str | None = None
+    spec_decode_metrics: RequestSpecDecodeMetrics | None = None
 
 
 @dataclass
@@ -143,6 +145,7 @@ class Plan:
     wait_at: int | None = None
     skew: float = 0.0
     load: SchedulerStats | None = None
+    drafts: RequestSpecDecodeMetrics | None = None
     external_ids: bool = True
 
 
@@ -260,7 +263,13 @@ class AsyncLLM:
         last = number + 1 == self.plan.tokens
         count = 1 if params.output_kind is RequestOutputKind.DELTA else number + 1
         made = [
-            CompletionOutput(index, "x" * count, [5] * count, self._reason(last))
+            CompletionOutput(
+                index,
+                "x" * count,
+                [5] * count,
+                self.plan.finish_reason if last else None,
+                self.plan.drafts if last else None,
+            )
             for index in range(params.n)
         ]
         if params.output_kind is RequestOutputKind.FINAL_ONLY:
@@ -286,9 +295,6 @@ class AsyncLLM:
             metrics=stats if self.log_stats else None,
             num_cached_tokens=self.plan.cached,
         )
-
-    def _reason(self, last: bool) -> str | None:
-        return self.plan.finish_reason if last else None
 
 
 def _note(sequences: list[Sequence], kind: EngineCoreEventType) -> None:

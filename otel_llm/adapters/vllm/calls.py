@@ -46,6 +46,7 @@ class VllmCall:
         "_settled",
         "at_end",
         "delta",
+        "drafted",
         "expected",
         "generates",
         "handed_over_ns",
@@ -64,6 +65,7 @@ class VllmCall:
         self.handed_over_ns = handed_over_ns
         self.last: Any = None
         self.name: object = None
+        self.drafted: tuple[int, int] | None = None
         self.states: list[Any] = []
         self.texts: dict[int, list[str]] | None = None
         self.at_end: Callable[[VllmCall], None] | None = None

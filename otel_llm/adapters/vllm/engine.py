@@ -107,17 +107,24 @@ def begun(inner: Any, live: LiveRequest, engine: Any, given: Mapping[str, Any]) 
         recorder.role = describe.role_of(engine)
         live.annotate(_facts(given))
         live.annotate(state.replica(engine, rank, semconv.REPLICA_WHEN_QUEUED))
-    call.at_end = functools.partial(_ended, live, engine, rank)
+    call.at_end = functools.partial(_ended, live.reference, engine, rank)
     call.name = given.get("request_id")
     several = call.expected > 1 or call.texts is not None
     return (watched_several if several else watched)(inner, live, call)
 
 
-def _ended(live: LiveRequest, engine: Any, rank: int | None, call: VllmCall) -> None:
+def _ended(
+    reference: Callable[[], LiveRequest | None], engine: Any, rank: int | None, call: VllmCall
+) -> None:
+    """Note what is known once a call is over; the call itself does not keep its request alive."""
+    live = reference()
+    if live is None:
+        return
     live.annotate(state.replica(engine, rank, semconv.REPLICA_WHEN_FINISHED))
-    drafts = call.drafts()
-    if drafts is not None:
-        drafted, accepted = drafts
+    call.drafted = call.drafts()
+    drafts = [getattr(each, "drafted", None) for each in live.recorder.calls]
+    if drafts and None not in drafts:
+        drafted, accepted = map(sum, zip(*drafts, strict=True))
         live.annotate({semconv.DRAFT_TOKENS: drafted, semconv.ACCEPTED_TOKENS: accepted})
 
 
