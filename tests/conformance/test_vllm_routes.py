@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +57,26 @@ def _plain(value: Any) -> Any:
 
 
 def running(
-    factory: pytest.TempPathFactory, *args: str, also: Path | None = None, **environ: str
+    factory: pytest.TempPathFactory,
+    *args: str,
+    also: Sequence[Path | str] = (),
+    launcher: Sequence[str] = (),
+    **environ: str,
 ) -> Iterator[Running]:
     """A vLLM server with our plugin and these arguments; `@` stands for the receiver's address.
 
-    *also* is another distribution to install beside ours.
+    *also* are other distributions to install beside ours; *launcher* is one of their commands.
     """
     work = factory.mktemp("vllm")
-    if also is not None:
-        vllm.overlay(also, work / "overlay")
+    for each in also:
+        vllm.overlay(each, work / "overlay")
     with (
         receiving() as receiver,
         vllm.Vllm.start(
             work,
             overlay=vllm.overlay(ROOT, work / "overlay"),
             args=[each.replace("@", receiver.url) for each in args],
+            launcher=[work / "overlay/bin" / launcher[0], *launcher[1:]] if launcher else (),
             env={
                 "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
                 "OTEL_BSP_SCHEDULE_DELAY": "100",
@@ -122,8 +127,21 @@ def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "--enable-lora",
         f"--lora-modules=mine={adapter}",
         "--max-lora-rank=8",
-        also=HERE / "engine_child",
+        also=[HERE / "engine_child"],
         OTEL_METRICS_EXPORTER="otlp",
+    )
+
+
+@pytest.fixture(scope="module")
+def instrumented(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server behind the command that sets providers up for whatever it starts."""
+    yield from running(
+        tmp_path_factory,
+        also=[f"opentelemetry-{name}==0.66b2" for name in ("instrumentation", "distro")],
+        launcher=["opentelemetry-instrument", "--service_name", "wrapped"],
+        OTEL_TRACES_EXPORTER="otlp",
+        OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+        OTEL_LOGS_EXPORTER="none",
     )
 
 
@@ -283,3 +301,18 @@ class TestSilent:
         """What a plugin traced in vLLM's engine process has arrived, spans and metrics."""
         assert [s for s in silent.receiver.spans if s.name == "chat inside"]
         assert "gen_ai.server.request.duration" in silent.receiver.metrics
+
+
+class TestInstrumented:
+    """`opentelemetry-instrument` in front of the server."""
+
+    def test_once_and_by_its_providers(self, instrumented: Running) -> None:
+        """One SERVER and one request span, under the name that was given to the command."""
+        before = len(instrumented.receiver.spans)
+        found = instrumented.asked("/v1/chat/completions", chat())
+        assert found["otel_llm.outcome"] == "ok"
+        assert {"llm.queue", "llm.prefill", "llm.decode"} <= set(found["children"])
+        names = [span.name for span in instrumented.receiver.spans[before:]]
+        assert names.count("chat tiny") == 1
+        assert names.count("POST /v1/chat/completions") == 1
+        assert instrumented.receiver.resource["service.name"] == "wrapped"

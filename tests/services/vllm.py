@@ -70,7 +70,7 @@ def model(version: str = VERSION) -> Path:
     return cached("tiny-model", f"{content}-vllm{version}-{_TAG}", build)
 
 
-def overlay(repo: Path, target: Path) -> Path:
+def overlay(repo: Path | str, target: Path) -> Path:
     """Install a distribution without its dependencies into a folder for PYTHONPATH."""
     run([*_pip_install(python(), VERSION), "--no-deps", "--target", target, repo])
     return target
@@ -141,11 +141,15 @@ class Vllm(Service):
         env: Mapping[str, str] | None = None,
         overlay: Path | None = None,
         version: str = VERSION,
+        launcher: Sequence[str | Path] = (),
     ) -> Vllm:
-        """Start the server and wait until it is healthy; `overlay` goes to its PYTHONPATH."""
+        """Start the server and wait until it is healthy; `overlay` goes to its PYTHONPATH.
+
+        `launcher` is a command that is given the server's command line.
+        """
         port = free_port()
         server = cls(
-            [*_command(port, version), *args],
+            [*map(str, launcher), *_command(port, version), *args],
             log=workdir / "vllm.log",
             # An inherited path could bring this repository's sources along.
             env={**ENVIRONMENT, "PYTHONPATH": str(overlay or ""), **(env or {})},

@@ -21,7 +21,10 @@ async def tokens_later() -> AsyncIterator[str]:
 def use() -> None:
     """Synchronous use."""
     otel_llm.configure(endpoint="http://localhost:4318", service_name="gateway")
-    otel_llm.instrument(engines=["vllm"], trust_remote=False)
+    otel_llm.configure(prometheus=9464, logs=True, slo={"ttft": "500ms", "ok": True})
+    otel_llm.instrument(engines=["vllm"], trust_remote=False, slo="tpot=40ms", vllm_stats=False)
+    otel_llm.annotate({"app.order": 7})
+    otel_llm.event("paid", {"amount": 3.5})
     with trace_request("chat", model="m", provider="mine", side="server") as request:
         request.mark(Mark.QUEUED)
         request.output(n_tokens=3)
@@ -30,6 +33,7 @@ def use() -> None:
         request.part(Part.PREFILL_CHUNKS, 2)
         request.finish_reason("stop")
         request.set({"app.plan": "gold"})
+        request.event("found", {"documents": 3})
         with request.active():
             pass
         text: str = "".join(request.stream(tokens()))

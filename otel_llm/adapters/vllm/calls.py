@@ -162,6 +162,7 @@ class VllmCall:
 
     def _stamps(self, metrics: Any, counted: int | None, finish_reason: str | None) -> EngineStamps:
         generated = getattr(metrics, "num_generation_tokens", None)
+        preempted = tuple(getattr(metrics, PREEMPTED, ()))
         return EngineStamps(
             queued=getattr(metrics, "queued_ts", None),
             scheduled=getattr(metrics, "scheduled_ts", None),
@@ -169,8 +170,9 @@ class VllmCall:
             last_token=getattr(metrics, "last_token_ts", None),
             handed_over_ns=self.handed_over_ns,
             output_tokens=(generated if counted is None else counted) if self.generates else None,
-            preemptions=getattr(metrics, "num_preemptions", None),
-            preempted=tuple(getattr(metrics, PREEMPTED, ())),
+            # An older vLLM does not count them; what was seen of them can be counted.
+            preemptions=getattr(metrics, "num_preemptions", len(preempted) or None),
+            preempted=preempted,
             finish_reason=finish_reason,
         )
 

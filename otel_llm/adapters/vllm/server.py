@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import functools
+import logging
+import re
 from dataclasses import replace
 from typing import Any
 
 from otel_llm.adapters.patching import Patches
-from otel_llm.adapters.registry import Host
-from otel_llm.adapters.vllm.describe import makes_phase_spans
+from otel_llm.adapters.registry import ENGINES, Host
+from otel_llm.adapters.vllm import describe
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.guard import guard
 from otel_llm.servers.asgi import InferenceMiddleware, InsideMiddleware, ServerSettings
 
 PROVIDER = "vllm"
+_ROUTES = "vllm.entrypoints."
+_log = logging.getLogger("otel_llm")
+_GIVES_TIMES = (0, 11, 1)
+_UNNUMBERED = (0, 2)
+"""Builds from a checkout without tags are called 0.0.0 or 0.1 whatever they hold."""
 
 
 def patch(fastapi: Any, patches: Patches, host: Host) -> None:
@@ -41,20 +48,44 @@ def _add_middleware(app: Any, host: Host, patches: Patches) -> None:
     made = host.telemetry()  # makes the providers, before the first request
     if made is None:
         return
-    made.instruments.know(_served_names(app))
 
     def telemetry() -> Telemetry | None:
         return host.telemetry() if patches.active else None
 
-    inject = _traces_natively(app)
-    if inject and makes_phase_spans():
-        made.step_back()
+    @functools.cache
+    def traced() -> bool:
+        """Act on what the application's state says; gives whether vLLM traces."""
+        with guard("vllm.server_state"):
+            made.instruments.know(_served_names(app))
+            if _traces_natively(app):
+                if describe.makes_phase_spans():
+                    made.step_back()
+                return True
+        return False
+
+    if _in_state(app):
+        traced()  # else at the first request
 
     def settings() -> ServerSettings:
-        return replace(host.server(), provider=PROVIDER, inject=inject)
+        return replace(host.server(), provider=PROVIDER, inject=traced())
 
     ours = Middleware(InferenceMiddleware, telemetry=telemetry, settings=settings)
     app.user_middleware.insert(0, ours)
+    _warn_if_too_old(ENGINES["vllm"].installed_version())
+
+
+def _warn_if_too_old(version: str | None) -> None:
+    """Say that times will be missing, if that is certain; of a dev version it never is."""
+    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version or "")
+    if found is None or "dev" in found.string:
+        return
+    if _UNNUMBERED <= tuple(int(each or 0) for each in found.groups()) < _GIVES_TIMES:
+        _log.warning(
+            "vLLM %s is older than %s and gives no times: requests have their outer spans, but "
+            "queue, prefill and whatever else the engine alone knows are missing",
+            version,
+            ".".join(map(str, _GIVES_TIMES)),
+        )
 
 
 def _is_ours(middleware: Any) -> bool:
@@ -63,24 +94,33 @@ def _is_ours(middleware: Any) -> bool:
 
 
 def _serves_vllm(app: Any) -> bool:
-    """By the engine in the application's state, or its arguments where the stack is built early."""
-    state = app.state
-    return (
-        getattr(state, "engine_client", None) is not None
-        or getattr(getattr(state, "args", None), "served_model_name", _MISSING) is not _MISSING
+    """By what its state holds, or by its routes: an older vLLM builds the stack before either."""
+    return _in_state(app) or any(
+        str(getattr(getattr(route, "endpoint", None), "__module__", "")).startswith(_ROUTES)
+        for route in app.routes
     )
 
 
-_MISSING = object()
+def _in_state(app: Any) -> bool:
+    """Whether an application's state holds an engine, or the arguments of vLLM's server."""
+    return _engine(app) is not None or hasattr(_arguments(app), "served_model_name")
+
+
+def _engine(app: Any) -> Any:
+    return getattr(app.state, "engine_client", None)
+
+
+def _arguments(app: Any) -> Any:
+    return getattr(app.state, "args", None)
 
 
 def _served_names(app: Any) -> list[str]:
-    """The names under which vLLM serves its model, as far as its arguments tell."""
-    names = getattr(getattr(app.state, "args", None), "served_model_name", None)
+    """The names under which vLLM serves its model, as far as is known."""
+    names = getattr(_arguments(app), "served_model_name", None) or describe.model_of(_engine(app))
     return [names] if isinstance(names, str) else [str(each) for each in names or ()]
 
 
 def _traces_natively(app: Any) -> bool:
     """Whether vLLM writes `llm_request` spans of its own, which shall be children of ours."""
-    args = getattr(app.state, "args", None)
-    return getattr(args, "otlp_traces_endpoint", None) is not None
+    told = getattr(_arguments(app), "otlp_traces_endpoint", None) is not None
+    return told or describe.traces_natively(_engine(app))

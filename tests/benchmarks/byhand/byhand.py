@@ -48,6 +48,11 @@ SUMMARY = {
     "otel_llm.stalls": 0,
     "otel_llm.stall_us": 0,
     "otel_llm.request.id": "chatcmpl-b03c1c1a3fd8d376",
+    **{
+        f"otel_llm.{when}.{name}": number
+        for when in ("queued", "finished")
+        for number, name in enumerate(("running", "waiting", "kv_cache_percent", "batch_tokens"))
+    },
 }
 HTTP = {
     "http.request.method": "POST",
