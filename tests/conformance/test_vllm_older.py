@@ -65,7 +65,7 @@ def traces(engine: vllm.Vllm, backend: jaeger.Jaeger) -> list[Trace]:
         Call(CHAT, chat(n=3, stream=True)),
         Call(CHAT, chat(n=3)),
         Call(CHAT, chat(stream=True, **long), "cancelled", leave_after=5),
-        Call(CHAT, chat(**long), "cancelled", give_up_after=0.7),
+        Call(CHAT, chat(**long), "cancelled", give_up_after=2),
         Call(CHAT, chat(max_tokens=-1), "rejected"),
     ]
     return [read(backend, call) for call in asyncio.run(sent(engine.url, calls))]
@@ -168,21 +168,38 @@ def test_the_state_of_the_replica(traces: list[Trace]) -> None:
         assert found[names.running] >= 0
         assert found[names.waiting] >= 0
         assert 0 <= found[names.kv_cache_percent] <= 100
-        assert found[names.batch_tokens] > 0
+    # A step without an output has none: before the first request, or after an abort.
+    batches = [numbers_of(each).get(semconv.REPLICA_WHEN_FINISHED.batch_tokens) for each in traces]
+    assert max(each or 0 for each in batches) > 0
 
 
-def test_preemptions(engine: vllm.Vllm, backend: jaeger.Jaeger, traces: list[Trace]) -> None:
-    """Three sequences outgrow the cache. This vLLM counts no preemptions, but it tells of each."""
+async def _under_pressure(url: str, growing: list[Call], late: Call) -> None:
+    """Send three requests that outgrow the cache, and one that finds no room in it."""
+    running = asyncio.create_task(sent(url, growing))
+    await asyncio.sleep(5)
+    await sent(url, [late])
+    await running
+
+
+def test_preemptions_and_a_queue(
+    engine: vllm.Vllm, backend: jaeger.Jaeger, traces: list[Trace]
+) -> None:
+    """This vLLM counts no preemptions, but tells of each; who leaves the queue has no prefill."""
     assert semconv.PREEMPTIONS not in numbers_of(traces[0])
     body = completion(prompt="Grow", max_tokens=2500, stream=True)
-    calls = asyncio.run(sent(engine.url, [Call(COMPLETIONS, body) for _ in range(3)]))
-    found = [numbers_of(read(backend, call)) for call in calls]
+    growing = [Call(COMPLETIONS, body) for _ in range(3)]
+    late = Call(COMPLETIONS, completion(prompt="word " * 950), "cancelled", give_up_after=0.5)
+    asyncio.run(_under_pressure(engine.url, growing, late))
+    found = [numbers_of(read(backend, call)) for call in growing]
     assert {each[semconv.OUTCOME] for each in found} == {"ok"}
     preempted = [each for each in found if each.get(semconv.PREEMPTIONS)]
     assert preempted
     for each in preempted:
         assert each[semconv.UNACCOUNTED_US] == 0
         assert 0 < each[semconv.part("decode.preempted_us")] <= each["otel_llm.decode_us"]
+    left = numbers_of(read(backend, late))
+    assert left[semconv.OUTCOME] == "cancelled"
+    assert not {"otel_llm.prefill_us", "otel_llm.decode_us", semconv.TTFT_US} & set(left)
 
 
 def test_nothing_was_logged(engine: vllm.Vllm, traces: list[Trace]) -> None:

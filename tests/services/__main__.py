@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,9 @@ BUILDS: dict[str, Callable[[], Path]] = {
     f"jaeger {jaeger.VERSION}": jaeger.binary,
     f"otelcol {otelcol.VERSION}": otelcol.binary,
     f"vllm {vllm.VERSION}": vllm.python,
-    "tiny model": vllm.model,
+    f"vllm {vllm.OLDEST}": functools.partial(vllm.python, vllm.OLDEST),
+    f"tiny model for vllm {vllm.VERSION}": vllm.model,
+    f"tiny model for vllm {vllm.OLDEST}": functools.partial(vllm.model, vllm.OLDEST),
 }
 
 
