@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request
 import otel_llm
 from otel_llm import config, semconv
 from otel_llm.adapters.registry import ENGINES
+from otel_llm.adapters.vllm.calls import PREEMPTED, VllmCall
 from otel_llm.testing import CapturedTelemetry
 from tests.emit.builders import written
 from tests.fakes.asgi import CHAT, Connection
@@ -131,3 +132,14 @@ def test_nothing_is_known(server: FastAPI, caplog: pytest.LogCaptureFixture) -> 
     assert ENGINES["vllm"].installed_version() is None
     server.build_middleware_stack()
     assert said(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "counted"), [({}, None), ({PREEMPTED: [(1.0, 2.0), (3.0, None)]}, 2)], ids=repr
+)
+def test_preemptions_that_are_not_counted(seen: dict[str, object], counted: int | None) -> None:
+    """Before 0.30 the statistics have no such number: it is that of the events, if any."""
+    call = VllmCall(1, 0, delta=True)
+    call.take(None, SimpleNamespace(num_generation_tokens=1, **seen))
+    (stamps,) = call.stamps()
+    assert stamps.preemptions == counted

@@ -37,11 +37,11 @@ class Seen:
         return [each["name"] for each in self.children[request["id"]]]
 
 
-def seen(kind: str) -> Seen:
+def seen(kind: str, version: str = vllm.VERSION) -> Seen:
     """Run the script with vLLM's Python."""
     environ = {**os.environ, **vllm.ENVIRONMENT, "PYTHONPATH": str(ROOT), "OTEL_LLM_STRICT": "1"}
     done = subprocess.run(
-        [vllm.python(), "-P", SCRIPT, kind, vllm.model()],
+        [vllm.python(version), "-P", SCRIPT, kind, vllm.model(version)],
         env=environ,
         capture_output=True,
         text=True,

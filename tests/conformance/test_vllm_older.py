@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +11,7 @@ import pytest
 from otel_llm import semconv
 from tests.benchmarks.report import ROOT
 from tests.conformance.requests import Call, chat, completion
-from tests.conformance.test_vllm_direct import SCRIPT, Seen, tiles
+from tests.conformance.test_vllm_direct import seen, tiles
 from tests.conformance.test_vllm_jaeger import (
     CHAT,
     COMPLETIONS,
@@ -209,24 +206,9 @@ def test_nothing_was_logged(engine: vllm.Vllm, traces: list[Trace]) -> None:
     assert "is older than" not in log
 
 
-def seen(kind: str) -> Seen:
-    """Run the script of engines without a server with the older vLLM."""
-    done = subprocess.run(
-        [vllm.python(vllm.OLDEST), "-P", SCRIPT, kind, vllm.model(vllm.OLDEST)],
-        env={**os.environ, **vllm.ENVIRONMENT, "PYTHONPATH": str(ROOT), "OTEL_LLM_STRICT": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    (line,) = (each for each in done.stdout.splitlines() if each.startswith('{"spans"'))
-    return Seen(json.loads(line))
-
-
 def test_offline() -> None:
     """`LLM.generate` and `chat`: batches, requests with the engine's phases, several answers."""
-    found = seen("offline")
+    found = seen("offline", vllm.OLDEST)
     names = [(each["name"], len(found.children[each["id"]])) for each in found.roots()]
     assert names == [
         ("batch text_completion tiny", 2),
@@ -246,7 +228,7 @@ def test_offline() -> None:
 
 def test_pooling() -> None:
     """`LLM.embed` and `score`: queue and prefill, and no tokens."""
-    found = seen("pooling")
+    found = seen("pooling", vllm.OLDEST)
     names = [(each["name"], len(found.children[each["id"]])) for each in found.roots()]
     assert names == [("batch embeddings tiny", 2), ("batch score tiny", 4)]
     for batch in found.roots():
@@ -259,7 +241,7 @@ def test_pooling() -> None:
 
 def test_async() -> None:
     """`AsyncLLM` in a script: to the end, closed early, refused."""
-    found = seen("async")
+    found = seen("async", vllm.OLDEST)
     outcomes = {
         each["attributes"][semconv.REQUEST_ID]: each["attributes"][semconv.OUTCOME]
         for each in found.roots()
