@@ -15,6 +15,7 @@ from otel_llm import semconv
 from otel_llm.emit.telemetry import FinishedSpans
 from otel_llm.emit.values import Value
 from otel_llm.errors import ConfigurationError, MissingDependencyError
+from otel_llm.propagation.headers import header_fields
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
@@ -157,6 +158,11 @@ def target(
 ) -> tuple[str, str | None]:
     """Protocol and address for one signal; None leaves the address to the exporter's default."""
     own = f"OTEL_EXPORTER_OTLP_{signal.upper()}"
+    for name in (f"{own}_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"):
+        if header_fields(env.get(name, "")) is None:
+            raise ConfigurationError(
+                f"{name} is not a list of name=value, separated by commas (its text is not shown)"
+            )
     wanted = (
         protocol or env.get(f"{own}_PROTOCOL") or env.get(PROTOCOL) or "http/protobuf"
     ).strip()

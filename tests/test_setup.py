@@ -185,6 +185,18 @@ class TestTargets:
             otel_llm.configure(endpoint=endpoint)
         assert RUNTIME.telemetry is None
 
+    @pytest.mark.parametrize(
+        "name", ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"]
+    )
+    def test_broken_headers(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+    ) -> None:
+        """Told by the variable's name; the text, which may be a key, is shown nowhere."""
+        monkeypatch.setenv(name, "authorization: Bearer sk-secret")
+        with pytest.raises(ConfigurationError, match=name) as caught:
+            otel_llm.configure(engines=[])
+        assert "sk-secret" not in str(caught.value) + caplog.text
+
     @pytest.mark.parametrize("protocol", ["http/json", "http", "GRPC"])
     def test_an_unknown_protocol(self, protocol: str) -> None:
         """Told with what is accepted."""

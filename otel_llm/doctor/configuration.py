@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from otel_llm.config import CAPTURE, Settings
 from otel_llm.doctor.finding import Finding, error, info, ok, warning
-from otel_llm.doctor.network import header_fields, targets
+from otel_llm.doctor.network import targets
 from otel_llm.errors import ConfigurationError
+from otel_llm.propagation.headers import header_fields
 
 if TYPE_CHECKING:
     from otel_llm.doctor.environment import Environment
@@ -147,11 +148,6 @@ def _values(env: Mapping[str, str]) -> Iterator[Finding]:
         if compression and compression.lower() not in _COMPRESSIONS:
             accepted = ", ".join(sorted(_COMPRESSIONS))
             yield _wrong(f"{own}COMPRESSION is {compression!r}", f"It must be one of {accepted}.")
-        if header_fields(env.get(f"{own}HEADERS", "")) is None:
-            yield _wrong(
-                f"{own}HEADERS has an entry that is not name=value",
-                "Write name=value,name=value, with values percent-encoded.",
-            )
     if header_fields(env.get("OTEL_RESOURCE_ATTRIBUTES", "")) is None:
         yield _wrong(
             "OTEL_RESOURCE_ATTRIBUTES has an entry that is not key=value",

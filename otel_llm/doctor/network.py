@@ -20,6 +20,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 from otel_llm._version import __version__
 from otel_llm.clock import SYSTEM_CLOCK
 from otel_llm.doctor.finding import address
+from otel_llm.propagation.headers import header_fields
 from otel_llm.providers import exports, target
 
 TIMEOUT_S = 3.0
@@ -101,18 +102,6 @@ def _described(signal: str, protocol: str, url: str | None, env: Mapping[str, st
         certificate=text("CERTIFICATE") or None,
         client=(certificate, text("CLIENT_KEY") or None) if certificate else None,
     )
-
-
-def header_fields(text: str) -> dict[str, str] | None:
-    """The fields of `name=value,name=value`, names in lower case; None if it is not that."""
-    found = {}
-    for entry in text.split(","):
-        name, equals, value = entry.strip().partition("=")
-        if entry.strip() and not (name.strip() and equals):
-            return None
-        if equals:
-            found[name.strip().lower()] = unquote(value.strip())
-    return found
 
 
 def probe(wanted: Sequence[Target], timeout_s: float = TIMEOUT_S) -> tuple[Probe, ...]:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from opentelemetry.util.re import parse_env_headers
 
 from otel_llm._version import __version__
 from otel_llm.clock import SYSTEM_CLOCK
@@ -28,6 +27,7 @@ from otel_llm.export.encode import Request, encoded
 from otel_llm.export.limits import within
 from otel_llm.export.losses import EXPORT_FAILED, REJECTED, Losses
 from otel_llm.export.sockets import Sockets
+from otel_llm.propagation.headers import header_fields
 
 if TYPE_CHECKING:
     from requests import Response, Session
@@ -166,7 +166,7 @@ class _Variables:
             "content-type": "application/x-protobuf",
             "user-agent": f"otel-llm-python/{__version__}",
             **({} if self.compression() is None else {"content-encoding": self._encoding()}),
-            **parse_env_headers(self.text("HEADERS") or "", liberal=True),
+            **(header_fields(self.text("HEADERS") or "") or {}),
         }
 
     def _encoding(self) -> str:

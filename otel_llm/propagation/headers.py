@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
@@ -108,6 +109,22 @@ def replaced(
     encoded = {name.encode("latin-1"): value.encode("latin-1") for name, value in fields.items()}
     gone = without.union(encoded)
     return [*(each for each in headers if each[0].lower() not in gone), *encoded.items()]
+
+
+def header_fields(text: str) -> dict[str, str] | None:
+    """The fields of `name=value,name=value`, names in lower case; None if it is not that.
+
+    As `OTEL_EXPORTER_OTLP_HEADERS` is written. OpenTelemetry's own parser logs an entry that it
+    cannot read, and such an entry may be half a key.
+    """
+    found = {}
+    for entry in text.split(","):
+        name, equals, value = entry.strip().partition("=")
+        if entry.strip() and not (name.strip() and equals):
+            return None
+        if equals:
+            found[name.strip().lower()] = unquote(value.strip())
+    return found
 
 
 _BAGGAGE = frozenset({b"baggage"})

@@ -183,7 +183,7 @@ VARIABLES = [
     ({"OTEL_BSP_MAX_QUEUE_SIZE": "2k"}, "config.value", Level.WARNING),
     ({"OTEL_EXPORTER_OTLP_TIMEOUT": "10s"}, "config.value", Level.WARNING),
     ({"OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": "zstd"}, "config.value", Level.WARNING),
-    ({"OTEL_EXPORTER_OTLP_HEADERS": "token"}, "config.value", Level.WARNING),
+    ({"OTEL_EXPORTER_OTLP_HEADERS": "token"}, "config.invalid", Level.ERROR),
     ({"OTEL_RESOURCE_ATTRIBUTES": "a=b,c"}, "config.value", Level.WARNING),
     (
         {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only"},

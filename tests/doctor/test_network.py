@@ -14,7 +14,8 @@ import pytest
 
 from otel_llm.clock import SYSTEM_CLOCK
 from otel_llm.doctor.finding import address
-from otel_llm.doctor.network import Outcome, Probe, Target, header_fields, probe, targets
+from otel_llm.doctor.network import Outcome, Probe, Target, probe, targets
+from otel_llm.propagation.headers import header_fields
 from tests.doctor.builders import answering, listening
 
 TRACES = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"

@@ -77,7 +77,8 @@ def _wrapper(patches: Patches, host: Host, name: str, original: Any) -> Any:
                 if (telemetry := host.telemetry()) is not None:
                     signature.bind(self, *args, **kwargs)  # a wrong call fails at once, as before
                     given = _given(parameters, args, kwargs)
-                    return _Direct(telemetry, self, name, original, given).outputs()
+                    parent = _parent(given, trust=host.server().trust_remote)
+                    return _Direct(telemetry, self, name, original, given, parent).outputs()
             return original(self, *args, **kwargs)
         inner = original(self, *args, **kwargs)
         with guard(f"vllm.{name}"):
@@ -154,7 +155,9 @@ class _Direct:
         name: str,
         original: Callable[..., AsyncGenerator[Any, None]],
         given: dict[str, Any],
+        parent: Context,
     ) -> None:
+        self._parent = parent
         self._telemetry = telemetry
         self._engine = engine
         self._name = name
@@ -183,7 +186,7 @@ class _Direct:
     def _started(self) -> LiveRequest:
         """Open the span, below whoever calls or whoever the caller's headers name."""
         given = self._given
-        live = self._telemetry.start(self._info(), Side.ENGINE, parent=_parent(given))
+        live = self._telemetry.start(self._info(), Side.ENGINE, parent=self._parent)
         params = given.get("sampling_params")
         kind = getattr(getattr(params, "output_kind", None), "name", None)
         live.recorder.streaming = self._name == "generate" and kind != "FINAL_ONLY"
@@ -219,9 +222,9 @@ def request_info(operation: str, engine: Any, params: Any, telemetry: Telemetry)
     return RequestInfo(operation, PROVIDER, describe.model_of(engine), attributes=attributes)
 
 
-def _parent(given: Mapping[str, Any]) -> Context:
+def _parent(given: Mapping[str, Any], *, trust: bool) -> Context:
     """The current span's context, or that of the headers that were handed to the engine."""
     current = context_api.get_current()
-    if trace.get_current_span(current).get_span_context().is_valid:
+    if trace.get_current_span(current).get_span_context().is_valid or not trust:
         return current
     return extract(given.get("trace_headers"), current)
