@@ -17,7 +17,7 @@ from tests.services import vllm
 
 SECRETS = {
     "OTEL_EXPORTER_OTLP_HEADERS": "authorization=s3cret",
-    "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "s3cret",
+    "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "x-token=s3cret",
     "OTEL_LLM_TYPO": "s3cret",
 }
 
@@ -98,6 +98,14 @@ def test_no_secret_is_printed(style: str) -> None:
         )
     assert done.returncode == 1
     assert "status 500" in done.stdout
+    assert "s3cret" not in done.stdout + done.stderr
+
+
+def test_a_broken_header_is_not_printed() -> None:
+    """Nor is anybody asked with it."""
+    done = run("doctor", "--no-network", OTEL_EXPORTER_OTLP_HEADERS="authorization: s3cret")
+    assert done.returncode == 1
+    assert "OTEL_EXPORTER_OTLP_HEADERS" in done.stdout
     assert "s3cret" not in done.stdout + done.stderr
 
 
