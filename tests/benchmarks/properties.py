@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.benchmarks.report import ROOT, Bound, write
 
-EXAMPLES = 20_000
+EXAMPLES = 2_000
 
 
 def main() -> int:
