@@ -12,7 +12,7 @@ from otel_llm import config, guard
 from otel_llm.testing import CapturedTelemetry, ManualClock, captured_telemetry
 
 settings.register_profile("default", max_examples=400, deadline=None)
-settings.register_profile("nightly", max_examples=20_000, deadline=None)
+settings.register_profile("nightly", max_examples=2_000, deadline=None)
 settings.load_profile(os.environ.get("OTEL_LLM_TEST_PROFILE", "default"))
 
 
