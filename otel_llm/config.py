@@ -143,6 +143,10 @@ class Runtime:
         self.patches: dict[str, Patches] = {}
         self.engine: dict[str, Value] = {}
         """What adapters say of the engine of this process: attributes of our own resource."""
+        self.asked = False
+        """Whether `instrument` was called in code."""
+        self.failed = False
+        """Whether a set-up without code went wrong."""
         self.closing: list[Callable[[], object]] = []
         """What ends the threads and servers that `configure` has started."""
         self._vllm_stats: bool | None = None
@@ -193,14 +197,19 @@ class Runtime:
 
     def reset(self) -> None:
         """End what `configure` has started; forget telemetry and settings. Patches stay."""
+        ended, self.telemetry, self._implicit = self.telemetry, None, None
+        if ended is not None:
+            with guard("config.finish_open"):
+                ended.finish_open()  # their spans can still be exported
         closing, self.closing = self.closing, []
         for close in closing:
             with guard("config.close"):
                 close()
-        self.telemetry = self._implicit = None
         self._settings = None
         self._server = None
         self._vllm_stats = None
+        self.asked = self.failed = False
+        self.engine.clear()
 
     def current(self) -> Telemetry:
         """The telemetry in force, made on the global providers when nothing was set up."""
@@ -261,6 +270,7 @@ def instrument(
         RUNTIME.trust(trust_remote)
     if vllm_stats is not None:
         RUNTIME.vllm_stats = vllm_stats
+    RUNTIME.asked = True
     install(rows, host(RUNTIME.current))
 
 

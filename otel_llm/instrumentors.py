@@ -12,7 +12,7 @@ from opentelemetry import trace
 
 from otel_llm import config, semconv
 from otel_llm.emit.telemetry import Telemetry
-from otel_llm.errors import OtelLLMError
+from otel_llm.errors import ConfigurationError, OtelLLMError
 
 _log = logging.getLogger("otel_llm")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -43,12 +43,14 @@ def vllm_plugin() -> None:
 def _telemetry(*, own: Mapping[str, str] | None) -> Telemetry | None:
     """The telemetry of a process that nobody configured; None if its settings are wrong."""
     runtime = config.RUNTIME
-    if runtime.telemetry is None:
+    if runtime.telemetry is None and runtime.asked:
+        return runtime.current()  # somebody has called `instrument` since
+    if runtime.telemetry is None and not runtime.failed:
         try:
             runtime.telemetry = _made(own=own)
         except OtelLLMError as error:
+            runtime.failed = True  # told once, and not tried again at each request
             _log.error("otel_llm stays off: %s", error)
-            return None
     return runtime.telemetry
 
 
@@ -60,12 +62,20 @@ def _made(*, own: Mapping[str, str] | None) -> Telemetry:
 
     attributes = own.get("OTEL_RESOURCE_ATTRIBUTES", "")
     named = "OTEL_SERVICE_NAME" in own or semconv.SERVICE_NAME in attributes
-    made = providers(
+    wanted = partial(
+        providers,
         service_name=None if named else "vllm",
-        resource=config.RUNTIME.engine,
-        prometheus=settings.prometheus,
+        engine=config.RUNTIME.engine,
         environ=own,
     )
+    try:
+        made = wanted(prometheus=settings.prometheus)
+    except ConfigurationError as error:
+        if settings.prometheus is False:
+            raise
+        # Several API servers share one environment, and so one port.
+        _log.warning("no metrics for Prometheus: %s", error)
+        made = wanted()
     return config.RUNTIME.use(made, settings.emit, logs=settings.logs)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from otel_llm.export.batch import BatchProcessor
 
+_log = logging.getLogger("otel_llm")
 PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
 
 
@@ -51,12 +54,14 @@ def providers(
     head: Sampler | None = None,
     metrics: bool = True,
     prometheus: bool | str | int = False,
+    engine: Mapping[str, Value] = MappingProxyType({}),
     environ: Mapping[str, str] | None = None,
 ) -> Providers:
     """A tracer provider and, unless switched off, a meter provider that export by OTLP.
 
     *environ* stands for the environment where exporters are chosen and addressed: a host may
-    have overwritten the user's own variables by now. The other arguments are `configure`'s.
+    have overwritten the user's own variables by now. *engine* becomes part of the resource when
+    something is in it. The other arguments are `configure`'s.
     """
     env = os.environ if environ is None else environ
     try:
@@ -68,7 +73,7 @@ def providers(
     except ImportError:
         raise MissingDependencyError("opentelemetry-sdk", extra="otlp") from None
 
-    described = _resource(service_name, resource, env)
+    described = _resource(service_name, resource, env, engine)
     ids = ProcessIdGenerator()
     made = Providers(
         TracerProvider(sampler=head, resource=described, id_generator=ids), NoOpMeterProvider()
@@ -103,11 +108,11 @@ def _add_metrics(
 
     readers: list[MetricReader] = []
     pushing = None
+    if prometheus is not False:  # first, as it may fail and has no thread yet
+        readers.append(_prometheus_reader(made, prometheus))
     if otlp is not None:
         pushing = ForkedMetricReader(partial(_exporter, "metrics", *otlp), spans=processor)
         readers.append(pushing)
-    if prometheus is not False:
-        readers.append(_prometheus_reader(made, prometheus))
     provider = SdkMeterProvider(readers, resource=described)
     if pushing is not None:
         pushing.serve(provider)
@@ -126,31 +131,36 @@ def _prometheus_reader(made: Providers, where: bool | str | int) -> MetricReader
     from prometheus_client import CollectorRegistry
 
     registry = CollectorRegistry()
-    reader = prometheus_reader(registry)
     made.closing.append(serve(where, registry).close)
-    return reader
+    return prometheus_reader(registry)
 
 
 def _resource(
-    service_name: str | None, attributes: Mapping[str, Value] | None, env: Mapping[str, str]
+    service_name: str | None,
+    attributes: Mapping[str, Value] | None,
+    env: Mapping[str, str],
+    engine: Mapping[str, Value],
 ) -> Resource:
     from otel_llm.export.resource import described
 
     given: dict[str, Any] = dict(attributes or {})
     if service_name:
         given[semconv.SERVICE_NAME] = service_name
-    return described(given, env)
+    return described(given, env, engine)
 
 
 def exports(variable: str, env: Mapping[str, str]) -> bool:
     """Whether a signal is exported; OTLP is the one exporter that is built here."""
-    wanted = env.get(variable, "").strip() or "otlp"
-    if wanted not in {"otlp", "none"}:
-        raise ConfigurationError(
-            f"{variable} is {wanted!r}; configure() builds OTLP exporters, so it must be otlp or "
-            "none (for others pass your own providers to instrument())"
+    wanted = [name.strip() for name in env.get(variable, "").split(",") if name.strip()] or ["otlp"]
+    others = [name for name in wanted if name != "none" and not name.startswith("otlp")]
+    if others:
+        _log.warning(
+            "%s names %s, which is not built here: only OTLP is (for others pass your own "
+            "providers to instrument())",
+            variable,
+            ", ".join(others),
         )
-    return wanted == "otlp"
+    return any(name.startswith("otlp") for name in wanted)
 
 
 def target(
@@ -217,4 +227,9 @@ def _exporter(signal: str, protocol: str, url: str | None) -> Any:
         raise MissingDependencyError(
             f"opentelemetry-exporter-otlp-proto-{kind}", extra=extra
         ) from None
-    return getattr(package, name)(endpoint=url)
+    parser = logging.getLogger("opentelemetry.util.re")
+    before, parser.disabled = parser.disabled, True  # it logs headers that it cannot read
+    try:
+        return getattr(package, name)(endpoint=url)
+    finally:
+        parser.disabled = before

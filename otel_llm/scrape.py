@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import os
 import re
 import socket
 import threading
@@ -12,6 +13,7 @@ from socketserver import ThreadingTCPServer
 from typing import Any
 
 from otel_llm.errors import ConfigurationError, MissingDependencyError
+from otel_llm.export import forks
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
@@ -42,9 +44,21 @@ class MetricsServer:
             target=self._server.serve_forever, args=(0.1,), name="otel_llm-metrics", daemon=True
         )
         self._thread.start()
+        self._pid = os.getpid()
+        forks.follow(self)
+
+    def after_fork(self) -> None:
+        """Let go of the socket in a child: the parent answers."""
+        self._server.server_close()
+
+    def shutdown(self) -> None:
+        """Nothing is to be sent when a process ends."""
 
     def close(self) -> None:
-        """Stop listening; a second call does nothing."""
+        """Stop listening; a second call does nothing, nor does one in a child."""
+        if self._pid != os.getpid():  # the thread that would have to stop is the parent's
+            self._server.server_close()
+            return
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -85,6 +85,7 @@ def configure(  # noqa: PLR0913 - one argument per thing that users set
         head=head,
         metrics=metrics,
         prometheus=settings.prometheus if prometheus is None else prometheus,
+        engine=config.RUNTIME.engine,
     )
     if set_global:
         _set_global(made)
@@ -99,4 +100,6 @@ def _set_global(made: Providers) -> None:
     trace.set_tracer_provider(made.tracer)
     metrics.set_meter_provider(made.meter)
     made.finished_spans = None
-    made.closing.clear()
+    for end in (made.tracer.shutdown, getattr(made.meter, "shutdown", None)):
+        if end in made.closing:
+            made.closing.remove(end)

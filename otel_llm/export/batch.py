@@ -148,7 +148,10 @@ class BatchProcessor(SpanProcessor):
         before = sum(self.lost.values())
         if self._pid != os.getpid():
             self._begin()
-        if self._worker is None:
+        worker = self._worker
+        if self._closed and (worker is None or not worker.is_alive()):
+            return before == sum(self.lost.values())
+        if worker is None:
             self.turn(due=True)
         elif not self._hand_over().wait(timeout_millis / 1000):
             return False

@@ -110,7 +110,7 @@ class HttpSpanExporter(SpanExporter):
         failure = "the exporter was shut down"
         while not (self._closed or self._given_up.is_set()):
             answer, failure = self._post(body, deadline - _now_s())
-            if answer is not None and answer.ok:
+            if answer is not None and answer.status_code < 300:
                 self._hear(answer)
                 return ""
             wait_s = backoff_s * random.uniform(0.8, 1.2)  # noqa: S311 - spreads retries
@@ -128,7 +128,16 @@ class HttpSpanExporter(SpanExporter):
         timeout_s = max(timeout_s, 0.01)
         try:
             with within(timeout_s, self._sockets.shut):
-                answer = self._session.post(self.url, body, timeout=timeout_s)
+                # Given here, for variables of `requests` beat the session's own. A redirect would
+                # turn the POST into a GET, and take the headers along.
+                answer = self._session.post(
+                    self.url,
+                    body,
+                    timeout=timeout_s,
+                    verify=self._session.verify,
+                    cert=self._session.cert,
+                    allow_redirects=False,
+                )
         except self._errors as error:
             return None, type(error).__name__
         return answer, f"HTTP status {answer.status_code}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.util.types import AttributeValue
@@ -11,21 +12,24 @@ from opentelemetry.util.types import AttributeValue
 from otel_llm.resources import detected, of_process
 
 
-def described(given: Mapping[str, AttributeValue], environ: Mapping[str, str]) -> Resource:
+def described(
+    given: Mapping[str, AttributeValue],
+    environ: Mapping[str, str],
+    later: Mapping[str, AttributeValue] = MappingProxyType({}),
+) -> Resource:
     """The resource of this process.
 
     *given* wins over `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, these over the SDK's own
-    detectors (`OTEL_EXPERIMENTAL_RESOURCE_DETECTORS`), these over what `detected` finds.
+    detectors (`OTEL_EXPERIMENTAL_RESOURCE_DETECTORS`), these over what `detected` finds. What comes
+    into *later* afterwards, such as an engine's configuration, is there from then on.
 
     Raises:
         ConfigurationError: `OTEL_LLM_RESOURCE_DETECTORS` is wrong.
     """
     own = detected(environ)
     said = Resource.create(given)
-    if not own:
-        return said
     by_user = {*given, *OTELResourceDetector().detect().attributes}
-    return ProcessResource({**own, **said.attributes}, said.schema_url, by_user)
+    return ProcessResource({**own, **said.attributes}, said.schema_url, by_user, later, bool(own))
 
 
 class ProcessResource(Resource):
@@ -39,6 +43,8 @@ class ProcessResource(Resource):
         attributes: All attributes.
         schema_url: As for `Resource`.
         by_user: Names of attributes that stay as they are in a child.
+        later: Attributes that are not known yet; read whenever there are more of them.
+        detects: Whether a child's own process and instance are to be told.
     """
 
     def __init__(
@@ -46,8 +52,12 @@ class ProcessResource(Resource):
         attributes: Mapping[str, AttributeValue],
         schema_url: str | None = None,
         by_user: Iterable[str] = (),
+        later: Mapping[str, AttributeValue] = MappingProxyType({}),
+        detects: bool = True,
     ) -> None:
         super().__init__(attributes, schema_url)
+        self._later, self._told = later, 0
+        self._detects = detects
         self._by_user = frozenset(by_user)
         self._made_in = self._read_in = os.getpid()
 
@@ -55,7 +65,10 @@ class ProcessResource(Resource):
     def attributes(self) -> Mapping[str, AttributeValue]:
         """All attributes, as of this process."""
         pid = os.getpid()
-        if self._read_in != pid:
+        if len(self._later) != self._told:
+            self._told = len(self._later)
+            super().__init__({**self._later, **super().attributes}, self.schema_url)
+        if self._read_in != pid and self._detects:
             fresh = {k: v for k, v in of_process().items() if k not in self._by_user}
             super().__init__({**super().attributes, **fresh}, self.schema_url)
             self._read_in = pid
@@ -66,6 +79,14 @@ class ProcessResource(Resource):
         merged = super().merge(other)
         if self._made_in == os.getpid():
             by_user = self._by_user | set(other.attributes)
-            return ProcessResource(merged.attributes, merged.schema_url, by_user)
+            return ProcessResource(
+                merged.attributes, merged.schema_url, by_user, self._later, self._detects
+            )
         kept = {name: self.attributes[name] for name in self._by_user & set(self.attributes)}
-        return ProcessResource({**merged.attributes, **kept}, merged.schema_url, self._by_user)
+        return ProcessResource(
+            {**merged.attributes, **kept},
+            merged.schema_url,
+            self._by_user,
+            self._later,
+            self._detects,
+        )

@@ -107,12 +107,15 @@ def test_every_span_of_every_worker(receiver: Receiver, variant: str) -> None:
 
 @pytest.mark.parametrize("variant", ["pre-loaded", "set up after the fork"])
 def test_with_greenlets_for_threads(receiver: Receiver, variant: str) -> None:
-    """The same where the exporting thread is a greenlet.
+    """The same where the exporting thread is a greenlet, and the application ends it.
 
-    Not for a fork without hooks: gevent's own loop is then shared with the parent.
+    Since Python 3.12 gevent cannot connect any more when the interpreter ends. Not for a fork
+    without hooks: gevent's own loop is then shared with the parent.
     """
     pytest.importorskip("gevent")
-    run(VARIANTS[variant], receiver, GREENLETS + WORK)
+    ending = "otel_llm.uninstrument()\n"
+    work = WORK.replace("            sys.exit()", f"            {ending}            sys.exit()")
+    run(VARIANTS[variant] + ending, receiver, GREENLETS + work)
     check(receiver)
 
 

@@ -157,7 +157,7 @@ VARIABLES = [
     ({"OTEL_LLM_CONTENT_LIMIT": "-1"}, "config.invalid", Level.ERROR),
     ({"OTEL_LLM_CONTEXT_KEYS": "a=nowhere:b"}, "config.invalid", Level.ERROR),
     ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http"}, "config.invalid", Level.ERROR),
-    ({"OTEL_TRACES_EXPORTER": "jaeger"}, "config.invalid", Level.ERROR),
+    ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "config.invalid", Level.ERROR),
     ({"OTEL_LLM_ENGINES": "vllm,x"}, "config.ignored", Level.WARNING),
     ({"OTEL_LLM_ENGINE": "vllm"}, "config.unknown", Level.WARNING),
     ({"OTEL_LLM_DISABLED": "1"}, "config.disabled", Level.WARNING),

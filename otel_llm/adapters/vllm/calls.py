@@ -76,7 +76,7 @@ class VllmCall:
 
     def take(self, name: object, stats: Any, request: Any = None) -> None:  # noqa: ARG002
         """The live statistics of the next sequence of request *name*, None if they are off."""
-        if name == self.name and len(self.states) < self.expected:
+        if self._settled is None and name == self.name and len(self.states) < self.expected:
             self.states.append(stats)
 
     def keep(self, output: Any) -> None:
@@ -227,6 +227,8 @@ async def watched_several(
 
 async def _close(inner: Any, call: VllmCall) -> None:
     """Close vLLM's generator as our reader closed ours, whoever else has wrapped it."""
+    if CURRENT.get() is call:
+        CURRENT.set(None)
     with guard("vllm.settle"):
         call.settle()
     if hasattr(inner, "aclose"):

@@ -134,6 +134,8 @@ class Batch:
             if request is not None and output.finished:
                 request.ended_ns = now
                 request.call.keep(output)
+                self._write(request, None)  # now: thousands at the end would flood the exporter
+                del self._requests[output.request_id]
 
     def _write(self, request: _Request, error: BaseException | None) -> None:
         call = request.call
