@@ -44,13 +44,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory, backend: jaeger.Jaeger) -> 
             "--enable-per-request-metrics",
             f"--otlp-traces-endpoint={backend.otlp_grpc}",
         ],
-        env={
-            "OTEL_EXPORTER_OTLP_ENDPOINT": backend.otlp_http,
-            "OTEL_EXPORTER_OTLP_TRACES_INSECURE": "true",
-            "OTEL_BSP_SCHEDULE_DELAY": "200",
-            "OTEL_METRICS_EXPORTER": "none",
-            "OTEL_LLM_STRICT": "1",
-        },
+        env=vllm.exporting(backend.otlp_http, OTEL_EXPORTER_OTLP_TRACES_INSECURE="true"),
     ) as server:
         yield server
 

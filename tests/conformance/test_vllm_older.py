@@ -39,13 +39,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory, backend: jaeger.Jaeger) -> 
         version=vllm.OLDEST,
         overlay=vllm.overlay(ROOT, work / "overlay"),
         args=[f"--otlp-traces-endpoint={backend.otlp_grpc}", "--num-gpu-blocks-override=40"],
-        env={
-            "OTEL_EXPORTER_OTLP_ENDPOINT": backend.otlp_http,
-            "OTEL_EXPORTER_OTLP_TRACES_INSECURE": "true",
-            "OTEL_BSP_SCHEDULE_DELAY": "200",
-            "OTEL_METRICS_EXPORTER": "none",
-            "OTEL_LLM_STRICT": "1",
-        },
+        env=vllm.exporting(backend.otlp_http, OTEL_EXPORTER_OTLP_TRACES_INSECURE="true"),
     ) as server:
         asyncio.run(sent(server.url, [Call(CHAT, chat())]))  # the first is slow
         yield server

@@ -39,12 +39,7 @@ def engine(
         work,
         overlay=vllm.overlay(REPO, work / "overlay"),
         args=["--num-gpu-blocks-override=40", "--max-num-queued-reqs=8"],
-        env={
-            "OTEL_EXPORTER_OTLP_ENDPOINT": backend.otlp_http,
-            "OTEL_BSP_SCHEDULE_DELAY": "200",
-            "OTEL_METRICS_EXPORTER": "none",
-            "OTEL_LLM_STRICT": "1",
-        },
+        env=vllm.exporting(backend.otlp_http),
     ) as server:
         yield server
 

@@ -77,13 +77,7 @@ def running(
             overlay=vllm.overlay(ROOT, work / "overlay"),
             args=[each.replace("@", receiver.url) for each in args],
             launcher=[work / "overlay/bin" / launcher[0], *launcher[1:]] if launcher else (),
-            env={
-                "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
-                "OTEL_BSP_SCHEDULE_DELAY": "100",
-                "OTEL_METRICS_EXPORTER": "none",
-                "OTEL_LLM_STRICT": "1",
-                **environ,
-            },
+            env=vllm.exporting(receiver.url, **environ),
         ) as server,
     ):
         yield Running(server, receiver)

@@ -70,6 +70,20 @@ def model(version: str = VERSION) -> Path:
     return cached("tiny-model", f"{content}-vllm{version}-{_TAG}", build)
 
 
+def exporting(url: str, **more: str) -> dict[str, str]:
+    """The environment of a server whose spans, and those alone, go to `url` by OTLP over HTTP.
+
+    Errors of telemetry are raised in it. `more` are further variables, and win.
+    """
+    return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+        "OTEL_BSP_SCHEDULE_DELAY": "200",
+        "OTEL_METRICS_EXPORTER": "none",
+        "OTEL_LLM_STRICT": "1",
+        **more,
+    }
+
+
 def overlay(repo: Path | str, target: Path) -> Path:
     """Install a distribution without its dependencies into a folder for PYTHONPATH."""
     run([*_pip_install(python(), VERSION), "--no-deps", "--target", target, repo])

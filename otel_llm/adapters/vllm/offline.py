@@ -1,8 +1,8 @@
 """Offline `LLM`: one batch span per call, and one request span per prompt below it.
 
 The calls are synchronous and answer when the last prompt is done. Each request runs from the call
-to the step in which the engine gave its result; its span is written when the call returns, with
-the engine's stamps, since nothing can be asked of it before.
+to the step in which the engine gave its result; its span is written then, with the engine's
+stamps. What is left when the call ends, by an error, is written there.
 """
 
 from __future__ import annotations
