@@ -25,12 +25,16 @@ class Clock(Protocol):
     def monotonic_ns(self) -> int:
         """Nanoseconds of a clock that never goes back; its zero means nothing."""
 
+    def monotonic(self) -> float:
+        """Seconds of the same clock, for the hot path of streams: floats subtract faster."""
+
 
 class SystemClock:
     """The clocks of this process."""
 
     wall_ns = staticmethod(time.time_ns)
     monotonic_ns = staticmethod(time.monotonic_ns)
+    monotonic = staticmethod(time.monotonic)
 
 
 SYSTEM_CLOCK = SystemClock()

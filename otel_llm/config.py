@@ -18,7 +18,7 @@ from opentelemetry import metrics, trace
 from otel_llm.adapters.patching import Patches
 from otel_llm.adapters.registry import ENGINES, Engine, Host, engine
 from otel_llm.emit.objectives import parse_objectives
-from otel_llm.emit.settings import EmitSettings, Redact, attribute_names
+from otel_llm.emit.settings import Beside, EmitSettings, Redact, attribute_names
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.emit.values import Value
 from otel_llm.errors import ConfigurationError
@@ -48,6 +48,7 @@ class Settings:
     vllm_stats: bool = True
     prometheus: bool | str = False
     logs: bool = False
+    beside: Beside = Beside.JOIN
     context_keys: tuple[IdentityKey, ...] = ()
     emit: EmitSettings = field(default_factory=EmitSettings)
 
@@ -64,6 +65,7 @@ class Settings:
             vllm_stats=_flag(env, "OTEL_LLM_VLLM_STATS", default=True),
             prometheus=_switch_or_text(env, "OTEL_LLM_PROMETHEUS"),
             logs=_flag(env, "OTEL_LLM_LOGS", default=False),
+            beside=_beside(env),
             context_keys=parse_keys(env.get("OTEL_LLM_CONTEXT_KEYS", "")),
             emit=_emit_settings(env),
         )
@@ -88,6 +90,7 @@ def _emit_settings(env: Mapping[str, str]) -> EmitSettings:
         vocabulary=VOCABULARIES[name],
         phase_spans=_flag(env, "OTEL_LLM_PHASE_SPANS", default=True),
         latency_aliases=_flag(env, "OTEL_LLM_LATENCY_ALIASES", default=False),
+        chunk_metrics=_flag(env, "OTEL_LLM_CHUNK_METRICS", default=False),
         capture_content=_captures(env),
         content_limit=_number(env, "OTEL_LLM_CONTENT_LIMIT", default=32_768),
         slo=parse_objectives(env.get("OTEL_LLM_SLO", ""), "OTEL_LLM_SLO"),
@@ -105,6 +108,17 @@ def _flag(env: Mapping[str, str], name: str, *, default: bool) -> bool:
     if value in _FALSE:
         return False
     raise ConfigurationError(f"{name} is {text!r}; it must be true or false")
+
+
+def _beside(env: Mapping[str, str]) -> Beside:
+    text = env.get("OTEL_LLM_BESIDE", "").strip().lower() or Beside.JOIN.value
+    try:
+        return Beside(text)
+    except ValueError:
+        known = ", ".join(Beside)
+        raise ConfigurationError(
+            f"OTEL_LLM_BESIDE is {text!r}; it must be one of: {known}"
+        ) from None
 
 
 def _switch_or_text(env: Mapping[str, str], name: str) -> bool | str:
@@ -270,6 +284,10 @@ def instrument(
         RUNTIME.trust(trust_remote)
     if vllm_stats is not None:
         RUNTIME.vllm_stats = vllm_stats
+    if RUNTIME.telemetry is None:
+        from otel_llm.providers import warn_of_silence
+
+        warn_of_silence()
     RUNTIME.asked = True
     install(rows, host(RUNTIME.current))
 
@@ -300,6 +318,7 @@ def host(telemetry: Callable[[], Telemetry | None]) -> Host:
         telemetry=telemetry,
         server=lambda: RUNTIME.server,
         vllm_stats=lambda: RUNTIME.vllm_stats,
+        beside=lambda: RUNTIME.settings.beside,
         engine=RUNTIME.engine,
     )
 

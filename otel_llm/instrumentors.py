@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from opentelemetry import trace
 
@@ -26,8 +26,7 @@ def vllm_plugin() -> None:
     environment names an endpoint and nobody but vLLM's own tracing has set one up.
     """
     try:
-        settings = config.Settings.from_environment()
-        if settings.disabled or (settings.engines is not None and "vllm" not in settings.engines):
+        if not _is_wanted("vllm"):
             return
         # vLLM writes the address of its own exporter into the environment later on.
         asked = not _is_set_up() and any(os.environ.get(name) for name in _ENDPOINTS)
@@ -38,6 +37,12 @@ def vllm_plugin() -> None:
         _log.error("otel_llm stays off: %s", error)
     except Exception as error:  # noqa: BLE001 - vLLM does not start if a plugin raises
         _log.error("otel_llm stays off (%s)", type(error).__name__)
+
+
+def _is_wanted(engine: str) -> bool:
+    """Whether the environment switches *engine* on; raises `ConfigurationError` if it is wrong."""
+    settings = config.Settings.from_environment()
+    return not settings.disabled and (settings.engines is None or engine in settings.engines)
 
 
 def _telemetry(*, own: Mapping[str, str] | None) -> Telemetry | None:
@@ -85,24 +90,62 @@ def _is_set_up() -> bool:
     return not isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
 
 
-class VllmInstrumentor:
-    """`opentelemetry_instrumentor` entry point: `opentelemetry-instrument` switches vLLM on."""
+class _Instrumentor:
+    """An `opentelemetry_instrumentor` entry point: `opentelemetry-instrument` switches it on."""
+
+    engine: ClassVar[str]
+    requires: ClassVar[tuple[str, ...]] = ()
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """None that can be checked by name: vLLM's distribution has several."""
-        return ()
+        """What must be installed, as pip writes it."""
+        return self.requires
 
     def instrument(self, **kwargs: Any) -> None:
-        """As `otel_llm.instrument`, for vLLM alone."""
+        """As `otel_llm.instrument`, for it alone; nothing if `OTEL_LLM_ENGINES` leaves it out."""
         try:
-            config.instrument(
-                engines=["vllm"],
-                tracer_provider=kwargs.get("tracer_provider"),
-                meter_provider=kwargs.get("meter_provider"),
-            )
+            if _is_wanted(self.engine):
+                config.instrument(
+                    engines=[self.engine],
+                    tracer_provider=kwargs.get("tracer_provider"),
+                    meter_provider=kwargs.get("meter_provider"),
+                )
         except OtelLLMError as error:
             _log.error("otel_llm stays off: %s", error)
 
     def uninstrument(self, **_kwargs: Any) -> None:
-        """As `otel_llm.uninstrument`, for vLLM alone."""
-        config.uninstrument(["vllm"])
+        """As `otel_llm.uninstrument`, for it alone."""
+        config.uninstrument([self.engine])
+
+
+class VllmInstrumentor(_Instrumentor):
+    """VLLM; its distribution has several names, so that none can be required."""
+
+    engine = "vllm"
+
+
+class OpenAIInstrumentor(_Instrumentor):
+    """The OpenAI client."""
+
+    engine = "openai"
+    requires = ("openai >= 1.0",)
+
+
+class OllamaInstrumentor(_Instrumentor):
+    """Ollama's client."""
+
+    engine = "ollama"
+    requires = ("ollama >= 0.4",)
+
+
+class HuggingFaceInstrumentor(_Instrumentor):
+    """The inference clients of huggingface_hub."""
+
+    engine = "huggingface"
+    requires = ("huggingface-hub >= 0.28",)
+
+
+class TextGenerationInstrumentor(_Instrumentor):
+    """TGI's own client."""
+
+    engine = "text_generation"
+    requires = ("text-generation >= 0.7",)

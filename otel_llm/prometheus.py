@@ -27,6 +27,7 @@ from typing import Any
 from weakref import WeakSet
 
 from otel_llm.errors import ConfigurationError, MissingDependencyError
+from otel_llm.export import forks
 from otel_llm.guard import guard
 from otel_llm.scrape import MetricsServer, serve
 
@@ -54,6 +55,8 @@ try:
     )
     from opentelemetry.sdk.metrics.export import Metric as SdkMetric
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+    from otel_llm.export.metrics import forget_counts
 except ImportError:
     raise MissingDependencyError("opentelemetry-sdk", extra="otlp") from None
 
@@ -117,6 +120,13 @@ class PrometheusReader(MetricReader):
         self._collector = _Collector(self)
         registry.register(self._collector)
         _readers.add(self)
+        forks.follow(self)
+
+    def after_fork(self) -> None:
+        """Begin at zero in a child: what was counted until now is the parent's."""
+        self._latest = {}
+        self._received = threading.local()
+        forget_counts(self)
 
     def families(self) -> Iterator[Metric]:
         """Everything recorded so far, as Prometheus sees it."""

@@ -6,11 +6,12 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry import trace
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
 
 from otel_llm import semconv
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
 
     from otel_llm.export.batch import BatchProcessor
+    from otel_llm.export.own import PerProcess
 
 _log = logging.getLogger("otel_llm")
 PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 @dataclass
@@ -104,18 +107,17 @@ def _add_metrics(
     from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
 
     from otel_llm.export.batch import observe
-    from otel_llm.export.metrics import ForkedMetricReader
 
     readers: list[MetricReader] = []
-    pushing = None
     if prometheus is not False:  # first, as it may fail and has no thread yet
         readers.append(_prometheus_reader(made, prometheus))
     if otlp is not None:
-        pushing = ForkedMetricReader(partial(_exporter, "metrics", *otlp), spans=processor)
-        readers.append(pushing)
+        from otel_llm.export.metrics import ForkedMetricReader
+        from otel_llm.export.own import OwnMetricExporter
+
+        exporter = OwnMetricExporter(_own("metrics", *otlp))
+        readers.append(ForkedMetricReader(exporter, spans=processor))
     provider = SdkMeterProvider(readers, resource=described)
-    if pushing is not None:
-        pushing.serve(provider)
     if processor is not None:
         observe(provider.get_meter(semconv.SCOPE), processor)
     made.meter = provider
@@ -147,6 +149,20 @@ def _resource(
     if service_name:
         given[semconv.SERVICE_NAME] = service_name
     return described(given, env, engine)
+
+
+@cache
+def warn_of_silence() -> None:
+    """Say once in a process that the environment names a receiver and nobody exports to it."""
+    provider = trace.get_tracer_provider()
+    named = next((name for name in _ENDPOINTS if os.environ.get(name)), None)
+    if named and isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        _log.warning(
+            "%s is set, but instrument() makes no exporter and no global tracer provider is there "
+            "yet: until one is, no span is exported. Call otel_llm.configure() instead, or set up "
+            "an SDK first and pass its provider",
+            named,
+        )
 
 
 def exports(variable: str, env: Mapping[str, str]) -> bool:
@@ -199,9 +215,11 @@ _CREDENTIALS = tuple(
 def _span_exporter(protocol: str, url: str | None, env: Mapping[str, str]) -> SpanExporter:
     """Ours over HTTP; the official one, made safe, for gRPC and for credentials from a plugin."""
     if protocol == "grpc" or any(env.get(name) for name in _CREDENTIALS):
+        own = _own("traces", protocol, url)
+        from otel_llm.export.own import OwnSpanExporter
         from otel_llm.export.safe import SafeSpanExporter
 
-        return SafeSpanExporter(_exporter("traces", protocol, url))
+        return SafeSpanExporter(OwnSpanExporter(own))
     try:
         from otel_llm.export.http import HttpSpanExporter
 
@@ -216,8 +234,8 @@ _CLASSES = {
 }
 
 
-def _exporter(signal: str, protocol: str, url: str | None) -> Any:
-    """The official exporter of one signal; both protocols' packages have the same layout."""
+def _own(signal: str, protocol: str, url: str | None) -> PerProcess[Any]:
+    """The official exporters of one signal; both protocols' packages have the same layout."""
     kind = "grpc" if protocol == "grpc" else "http"
     module, name = _CLASSES[signal]
     try:
@@ -227,9 +245,28 @@ def _exporter(signal: str, protocol: str, url: str | None) -> Any:
         raise MissingDependencyError(
             f"opentelemetry-exporter-otlp-proto-{kind}", extra=extra
         ) from None
+    from otel_llm.export.own import PerProcess
+
+    if kind == "grpc":
+        _check_compression(signal)
+    return PerProcess(partial(_quietly, getattr(package, name), url), native=kind == "grpc")
+
+
+def _check_compression(signal: str) -> None:
+    """Tell now what the exporter for gRPC would only tell when it is made, at the first export."""
+    for name in (
+        f"OTEL_EXPORTER_OTLP_{signal.upper()}_COMPRESSION",
+        "OTEL_EXPORTER_OTLP_COMPRESSION",
+    ):
+        value = os.environ.get(name, "gzip")
+        if value.strip().lower() != "gzip":
+            raise ConfigurationError(f"{name} is {value!r}; with grpc it must be gzip, or not set")
+
+
+def _quietly(exporter: Callable[..., Any], url: str | None) -> Any:
     parser = logging.getLogger("opentelemetry.util.re")
     before, parser.disabled = parser.disabled, True  # it logs headers that it cannot read
     try:
-        return getattr(package, name)(endpoint=url)
+        return exporter(endpoint=url)
     finally:
         parser.disabled = before

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import Final
 
 SCOPE: Final = "otel_llm"
+OURS: Final = "otel_llm."
+"""With this begin the attributes that are ours alone."""
 
 # --- GenAI conventions, the same in both vocabularies -------------------------------------
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
 REQUEST_MODEL: Final = "gen_ai.request.model"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
 REQUEST_STREAM: Final = "gen_ai.request.stream"
 CHOICE_COUNT: Final = "gen_ai.request.choice.count"
 MAX_TOKENS: Final = "gen_ai.request.max_tokens"
@@ -45,6 +48,10 @@ LATENCY_ALIASES: Final = {
     "prefill": "gen_ai.latency.time_in_model_prefill",
     "decode": "gen_ai.latency.time_in_model_decode",
 }
+
+# --- Other libraries' marks on the spans they make for a call of a language model ----------
+OPENINFERENCE_KIND: Final = "openinference.span.kind"
+LLM_REQUEST_TYPE: Final = "llm.request.type"
 
 # --- Core conventions ---------------------------------------------------------------------
 ERROR_TYPE: Final = "error.type"
@@ -203,6 +210,8 @@ class Vocabulary:
     schema_url: str
     cache_write_tokens: str
     client_duration: str
+    client_first_chunk: str
+    client_chunk_gap: str
     token_usage: str | None
     input_token_usage: str | None = None
     output_token_usage: str | None = None
@@ -214,6 +223,8 @@ V1_41: Final = Vocabulary(
     schema_url="https://opentelemetry.io/schemas/1.41.0",
     cache_write_tokens="gen_ai.usage.cache_creation.input_tokens",
     client_duration="gen_ai.client.operation.duration",
+    client_first_chunk="gen_ai.client.operation.time_to_first_chunk",
+    client_chunk_gap="gen_ai.client.operation.time_per_output_chunk",
     token_usage="gen_ai.client.token.usage",  # noqa: S106
 )
 GENAI_MAIN: Final = Vocabulary(
@@ -221,6 +232,8 @@ GENAI_MAIN: Final = Vocabulary(
     schema_url="https://opentelemetry.io/schemas/gen-ai/1.42.0",
     cache_write_tokens="gen_ai.usage.cache_write.input_tokens",
     client_duration="gen_ai.client.inference.duration",
+    client_first_chunk="gen_ai.client.inference.time_to_first_chunk",
+    client_chunk_gap="gen_ai.client.inference.time_per_output_chunk",
     token_usage=None,
     input_token_usage="gen_ai.client.inference.operation.input_tokens",  # noqa: S106
     output_token_usage="gen_ai.client.inference.operation.output_tokens",  # noqa: S106
@@ -240,3 +253,16 @@ REQUESTS: Final = "{request}"
 EXPORT_LOST_SPANS: Final = "otel_llm.export.lost_spans"
 LOST_REASON: Final = "reason"
 SPANS: Final = "{span}"
+
+# --- What a reply says of itself and of who answered --------------------------------------
+RESPONSE_ID: Final = "gen_ai.response.id"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+SYSTEM_FINGERPRINT: Final = "openai.response.system_fingerprint"
+ENGINE_NAME: Final = f"{ENGINE}.name"
+GATEWAY: Final = "otel_llm.gateway"
+GATEWAY_OVERHEAD_US: Final = "otel_llm.gateway.overhead_us"
+MALFORMED_RECORDS: Final = "otel_llm.stream.malformed_records"
+OUTPUT_CUT: Final = "otel_llm.output.cut"
+OUTPUT_ECHOES: Final = "otel_llm.output.echoes_prompt"
+REPORTED_INFERENCE_US: Final = reported_us("inference")
+"""TGI's prefill and decode together, which it does not tell apart."""

@@ -53,6 +53,10 @@ class ManualClock:
         """Nanoseconds of the clock that never goes back."""
         return self._monotonic_ns
 
+    def monotonic(self) -> float:
+        """Seconds of the clock that never goes back."""
+        return self._monotonic_ns / 1e9
+
     def advance(self, seconds: float) -> None:
         """Let time pass on both clocks; raises `ValueError` if *seconds* is negative."""
         if seconds < 0:

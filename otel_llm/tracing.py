@@ -11,6 +11,10 @@ from typing import Any, TypeVar, cast, overload
 from opentelemetry import context as context_api
 from opentelemetry.context import Context
 
+from otel_llm.clients.call import inject
+from otel_llm.clients.http import watch_response
+from otel_llm.clients.reader import ItemReader, ReplyReader
+from otel_llm.clients.stream import ClientStream
 from otel_llm.emit.live import LiveRequest, named, named_request
 from otel_llm.emit.values import as_count, as_text, clean_text
 from otel_llm.guard import guard
@@ -18,6 +22,7 @@ from otel_llm.streams import PassedAsyncStream, PassedStream, Watch
 from otel_llm.timeline import Mark, Outcome, OutputTimes, Part, Phase, Side
 
 Item = TypeVar("Item")
+Response = TypeVar("Response")
 Method = TypeVar("Method", bound=Callable[..., None])
 Count = Callable[[Any], int]
 LONGEST_REASON = 128
@@ -77,6 +82,8 @@ class TracedRequest:
         self._streams = 0
         self._left = False
         self._whole = True
+        self._told = False
+        """Whether a reply has told itself how it ended."""
 
     def __enter__(self) -> TracedRequest:
         with guard("trace_request.start"):
@@ -218,9 +225,44 @@ class TracedRequest:
             return PassedAsyncStream(items, self._watch(live, tokens))
         return iter(items) if live is None else PassedStream(items, self._watch(live, tokens))
 
+    def headers(self, given: Mapping[str, str] | None = None) -> dict[str, str]:
+        """*given* headers and those that carry the trace; what was given is not replaced."""
+        headers = dict(given or {})
+        if self._live is not None:
+            with guard("trace_request.headers"):
+                inject(self._live, headers)
+        return headers
+
+    def response(self, response: Response) -> Response:
+        """Watch how *response* is read: tokens, finish reason, usage, engine timings, its end.
+
+        Args:
+            response: A response of httpx, httpx2, requests or aiohttp, read already or not yet.
+                SSE, NDJSON and JSON bodies of every known engine are understood.
+
+        Returns:
+            The same object. Read it in any way; the request carries on until it was read,
+            closed or dropped, and then until the `with` block is left.
+        """
+        live = self._live
+        if live is not None and not live.finished:
+            self._streams += 1
+            reader = ReplyReader(live, None, {})
+            watch_response(live, reader, response, self._body_ended)
+        return response
+
+    @_guarded
+    def _body_ended(self, _failure: BaseException | None) -> None:
+        self._streams -= 1
+        self._told = True
+        if self._left and self._streams == 0:
+            self._end(None)
+
     def _watch(self, live: LiveRequest, tokens: Count | None) -> Watch:
-        live.recorder.streaming = True
         self._streams += 1
+        if live.recorder.side is Side.CLIENT:
+            return ClientWatch(live, self._counter(tokens), self._stream_ended)
+        live.recorder.streaming = True
         clock = live.recorder.clock.monotonic_ns
         return Watch(live.recorder.lane(), clock, self._counter(tokens), self._stream_ended)
 
@@ -237,10 +279,6 @@ class TracedRequest:
     @_guarded
     def _stream_ended(self, error: BaseException | None) -> None:
         self._streams -= 1
-        live = self._live
-        if live is not None and live.recorder.side is Side.CLIENT:
-            # Nobody watched whether a read waited, so no chunk's arrival is known.
-            live.recorder.buffered_chunks = sum(lane.outputs for lane in live.recorder.lanes)
         self._whole = self._whole and error is None
         if error is not None and self._live is not None:
             self._live.fail(error)
@@ -254,8 +292,44 @@ class TracedRequest:
         with guard("trace_request.end"):
             if error is not None:
                 live.fail(error)
-            elif self._whole:
+            elif self._whole and not self._told:
                 live.recorder.ending(end_record=True)
             if live.recorder.tokens.output is None:
                 live.recorder.usage(output=self._output_tokens)
             live.finish()
+
+
+class ClientWatch(Watch):
+    """The stream of a client: when its chunks came, and how long its reader kept them."""
+
+    def __init__(
+        self,
+        live: LiveRequest,
+        count: Callable[[Any], None] | None,
+        ended: Callable[[BaseException | None], None],
+    ) -> None:
+        self._stream: ClientStream | None = None
+        super().__init__(OutputTimes(), live.recorder.clock.monotonic_ns, count, ended)
+        self._live = live
+
+    @property
+    def started(self) -> bool:
+        """Whether the stream was read at all."""
+        return self._left or (self._stream is not None and self._stream.begun)
+
+    @started.setter
+    def started(self, started: bool) -> None:
+        self._left = started
+
+    def passed(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Every item, stamped when it came and when its reader came back."""
+        return self._made(items).read(iter(items))
+
+    def passed_async(self, items: AsyncIterable[Item]) -> AsyncIterator[Item]:
+        """Every item, stamped when it came and when its reader came back."""
+        return self._made(items).read_async(aiter(items))
+
+    def _made(self, items: Any) -> ClientStream:
+        reader = ItemReader(self._live, self.count)
+        self._stream = ClientStream(self._live, reader, closes=items, done=self.ended)
+        return self._stream

@@ -386,6 +386,21 @@ class TestInstrumentor:
         instrumentor.uninstrument()
         assert RUNTIME.patches == {}
 
+    @pytest.mark.parametrize(
+        ("engines", "patched"), [("vllm", ["vllm"]), ("", ["vllm"]), ("x", [])]
+    )
+    def test_engines_that_are_wanted(
+        self,
+        captured: CapturedTelemetry,
+        monkeypatch: pytest.MonkeyPatch,
+        engines: str,
+        patched: list[str],
+    ) -> None:
+        """The variable limits it too, as it limits the plugin."""
+        monkeypatch.setenv("OTEL_LLM_ENGINES", engines)
+        VllmInstrumentor().instrument(**captured.providers)
+        assert patched == list(RUNTIME.patches)
+
     def test_dependencies(self) -> None:
         """None by name, since vLLM's distribution has several."""
         assert not VllmInstrumentor().instrumentation_dependencies()

@@ -171,7 +171,9 @@ class TestTargets:
         """By the standard variables."""
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
-        assert ".grpc." in type(target(endpoint="http://localhost:4317")).__module__
+        exporter = target(endpoint="http://localhost:4317").own._make()
+        assert ".grpc." in type(exporter).__module__
+        exporter.shutdown()
 
     def test_the_argument_wins(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Over the environment's protocol."""

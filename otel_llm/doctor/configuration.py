@@ -78,6 +78,14 @@ def _settings(env: Mapping[str, str]) -> Iterator[Finding]:
             "Everything is switched off.",
             "Unset it.",
         )
+    if not settings.vllm_stats:
+        yield warning(
+            "config.no-statistics",
+            "OTEL_LLM_VLLM_STATS is false",
+            "An offline LLM then keeps no statistics, and its requests have no queue, prefill and "
+            "decode. Servers keep theirs.",
+            "Unset it, or pass disable_log_stats=False to LLM.",
+        )
 
 
 def _invalid(message: str) -> Finding:

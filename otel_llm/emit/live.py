@@ -17,7 +17,7 @@ from opentelemetry.trace import Span, Status, StatusCode
 from otel_llm import semconv
 from otel_llm.emit.content import content_attributes
 from otel_llm.emit.objectives import judged
-from otel_llm.emit.request import RequestInfo
+from otel_llm.emit.request import RequestInfo, request_id
 from otel_llm.emit.summary import summary_attributes
 from otel_llm.emit.values import Value, clean_text, cleaned
 from otel_llm.guard import guard
@@ -48,6 +48,7 @@ class LiveRequest:
         "__weakref__",
         "_answers",
         "_extra",
+        "_joined",
         "_open",
         "_telemetry",
         "_timeline",
@@ -66,7 +67,10 @@ class LiveRequest:
         recorder: RequestRecorder,
         span: Span,
         parent: Context,
+        *,
+        joined: bool = False,
     ) -> None:
+        self._joined = joined
         self._telemetry = telemetry
         self._open = [True]
         self._timeline: Timeline | None = None
@@ -93,14 +97,25 @@ class LiveRequest:
         return self._timeline
 
     @property
+    def silent(self) -> bool:
+        """True when nothing will be written of it: neither a span nor a metric."""
+        return self._telemetry.silent and not self.span.is_recording()
+
+    @property
     def captures_content(self) -> bool:
         """True when prompts and answers are to be written on this span."""
         return self._telemetry.settings.capture_content and self.span.is_recording()
 
     def annotate(self, attributes: Mapping[str, object]) -> None:
-        """Further attributes, written when the request ends; they never replace the summary."""
+        """Further attributes, written when the request ends; they never replace the summary.
+
+        Whoever gives `otel_llm.request.id`, it is written as `request_id` has it.
+        """
         if not self.finished:
             self._extra.update(attributes)
+            if semconv.REQUEST_ID in attributes:
+                name = attributes[semconv.REQUEST_ID]
+                self._extra[semconv.REQUEST_ID] = request_id(name, self.recorder.side)
 
     def event(self, name: str, attributes: Mapping[str, object] | None = None) -> None:
         """Write an event on the span, now; the SDK keeps the last 128 and counts the others."""
@@ -161,12 +176,22 @@ class LiveRequest:
             self._emit(self._timeline)
         self.recorder.calls.clear()
         with guard("emit.end"):
-            if self.span.is_recording():
+            if self.span.is_recording() and not self._joined:
                 self.span.end()
         with guard("emit.on_finish"):
             finished, self.on_finish = self.on_finish, None
             if finished is not None:
                 finished(self._timeline)
+
+    def finish_anywhere(self) -> None:
+        """As `finish`, also where the garbage collector has come by; see `__del__`."""
+        if _collecting != get_ident():
+            self.finish()
+            return
+        try:
+            start_new_thread(self.finish, (self.recorder.clock.monotonic_ns(),))
+        except RuntimeError:  # the interpreter is shutting down
+            self.finish()
 
     def disown(self) -> None:
         """Forget the request without ending it: it belongs to the process that was forked."""
@@ -178,14 +203,26 @@ class LiveRequest:
         slo = telemetry.settings.slo
         verdicts = judged(slo, timeline, self.recorder.status) if slo else ()
         if telemetry.instruments.enabled:
-            telemetry.instruments.record(self.info, timeline, self.context, self._extra, verdicts)
+            chunks = self.recorder.chunks
+            telemetry.instruments.record(
+                self.info,
+                timeline,
+                self.context,
+                self._extra,
+                verdicts,
+                phases_only=self._joined,
+                gaps=chunks.gaps if chunks is not None else (),
+            )
         if not self.span.is_recording():
             return
         attributes = cleaned(self._extra) if self._extra else {}
         attributes.update(summary_attributes(timeline, telemetry.settings))
         if missed := tuple(name for name, met in verdicts if not met):
             attributes[semconv.SLO_MISSED] = missed
-        self._add_recorded(attributes)
+        self._add_recorded(attributes, timeline)
+        if self._joined:
+            self._join(attributes, timeline)
+            return
         self.span.set_attributes(attributes)
         if is_error(timeline, self.recorder.status):
             self.span.set_status(Status(StatusCode.ERROR))
@@ -193,14 +230,24 @@ class LiveRequest:
             self._emit_phases(timeline)
         self.span.end(None if timeline.end_us is None else timeline.end_us * 1000)
 
-    def _add_recorded(self, attributes: dict[str, Value]) -> None:
+    def _join(self, attributes: dict[str, Value], timeline: Timeline) -> None:
+        """Write our own summary on the span of another library, which tells the rest itself."""
+        self.span.set_attributes(
+            {key: value for key, value in attributes.items() if key.startswith(semconv.OURS)}
+        )
+        if self._telemetry.settings.phase_spans:
+            self._emit_phases(timeline)
+
+    def _add_recorded(self, attributes: dict[str, Value], timeline: Timeline) -> None:
         recorder = self.recorder
         if recorder.role is not None:
             attributes[semconv.ROLE] = recorder.role
         if recorder.attempts > 1:
             attributes[semconv.ATTEMPTS] = recorder.attempts
-        if recorder.buffered_chunks is not None:
-            attributes[semconv.BUFFERED_CHUNKS] = recorder.buffered_chunks
+        if recorder.chunks is not None:
+            attributes[semconv.BUFFERED_CHUNKS] = recorder.chunks.buffered
+        if timeline.first_chunk_us is not None:
+            attributes[semconv.TIME_TO_FIRST_CHUNK] = timeline.first_chunk_us / 1e6
 
     def _emit_phases(self, timeline: Timeline) -> None:
         write = self._telemetry.finished_spans

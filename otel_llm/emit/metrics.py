@@ -77,6 +77,12 @@ class Instruments:
         self._client_duration = seconds(
             vocabulary.client_duration, semconv.DURATION_BUCKETS, "Call to end of reply."
         )
+        self._client_first_chunk = seconds(
+            vocabulary.client_first_chunk, semconv.DURATION_BUCKETS, "Call to first chunk."
+        )
+        self._client_chunk_gap = settings.chunk_metrics and seconds(
+            vocabulary.client_chunk_gap, semconv.DURATION_BUCKETS, "Gap between two chunks."
+        )
         self._phase = seconds(
             semconv.PHASE_DURATION, semconv.PHASE_BUCKETS, "How long one phase took."
         )
@@ -96,11 +102,16 @@ class Instruments:
         context: Context,
         given: Mapping[str, object],
         verdicts: Sequence[Verdict],
+        *,
+        phases_only: bool = False,
+        gaps: Iterable[float] = (),
     ) -> None:
         """Record one finished request.
 
         *context* carries its span, for the exemplars; *given* are attributes that the application
-        added; *verdicts* say which objectives were met.
+        added; *verdicts* say which objectives were met; *gaps* are those between a client's
+        chunks, seconds. With *phases_only* another library
+        records what the conventions ask for.
         """
         extra = self._extra(given, info.attributes) if self._values else ()
         attributes: dict[str, str | int] = {
@@ -112,8 +123,13 @@ class Instruments:
             attributes[semconv.REQUEST_MODEL] = model
         if extra:
             attributes = {**dict(extra), **attributes}
-        if timeline.side is Side.CLIENT:
+        if phases_only:
+            pass
+        elif timeline.side is Side.CLIENT:
             self._record_client(timeline, attributes, info, context)
+            if self._client_chunk_gap:
+                for gap in gaps:
+                    self._client_chunk_gap.record(gap, attributes, context)
         else:
             self._record_server(timeline, attributes, context)
         self._record_phases(
@@ -177,6 +193,7 @@ class Instruments:
         if info.server_port is not None:
             attributes[semconv.SERVER_PORT] = info.server_port
         self._record_tokens(timeline, attributes, context)
+        _record(self._client_first_chunk, timeline.first_chunk_us, attributes, context)
         _record(self._client_duration, timeline.e2e_us, self._failed(attributes, timeline), context)
 
     def _record_tokens(

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from otel_llm import semconv
 from otel_llm.emit.values import Value, as_count, as_integer, as_number, as_text, as_texts
 from otel_llm.semconv import Vocabulary
+from otel_llm.timeline import Side
+
+_EDGES = frozenset({Side.SERVER, Side.PROXY})
+"""Sides on which a request may come from anyone."""
+LONGEST_ID = 256
+_PREFIXES = (
+    "chatcmpl|cmpl|resp|msg|embd|pooling|classify|score|rerank|tokenize|transcribe|translate"
+    "|decision|generate-tokens|generative-scoring"
+)
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_RANDOM = rf"(?:{_UUID}|[0-9a-f]{{16}}|[0-9a-f]{{32}})"
+_MADE_BY_A_MACHINE = re.compile(
+    rf"(?:(?:{_PREFIXES})[-_])?{_RANDOM}(?:[-_](?:{_RANDOM}|beam|prompt|[0-9]{{1,6}}))*",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +46,19 @@ class RequestInfo:
     def span_name(self) -> str:
         """`{operation} {model}`, or the operation alone."""
         return f"{self.operation} {self.model}" if self.model else self.operation
+
+
+def request_id(given: object, side: Side) -> str | None:
+    """*given* as `otel_llm.request.id`; what a client may have chosen is hashed (ADR 0014).
+
+    On a server or proxy the id may hold a header (`X-Request-Id`), and so anything. There one of
+    random hex digits or a UUID, with a server's prefix and numbers behind, is written as it is; of
+    any other, `sha256:` and the first 16 hex digits. None if there is no text.
+    """
+    text = as_text(given)
+    if text is None or side not in _EDGES or _MADE_BY_A_MACHINE.fullmatch(text):
+        return text and text[:LONGEST_ID]
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 _PARAMETERS: dict[str, tuple[str, Callable[[object], Value | None]]] = {

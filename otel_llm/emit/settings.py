@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from otel_llm.emit.objectives import Objective
 from otel_llm.semconv import V1_41, Vocabulary
+
+
+class Beside(StrEnum):
+    """What to do with a client's call that another instrumentation traces, too.
+
+    `JOIN` writes our summary and phases onto the span that it made, `OWN` makes a span of ours in
+    any case, `OFF` leaves the call alone.
+    """
+
+    JOIN = "join"
+    OWN = "own"
+    OFF = "off"
+
 
 Redact = Callable[[str, object], object]
 """Called with the attribute's name and the structured content; returns what may be written."""
@@ -17,7 +31,8 @@ class EmitSettings:
     """Switches of emission.
 
     `phase_spans` writes the `llm.<phase>` view; `latency_aliases` adds vLLM's and SGLang's
-    `gen_ai.latency.*` names in seconds. Content is written only with `capture_content`, after
+    `gen_ai.latency.*` names in seconds; `chunk_metrics` records every gap between a client's chunks,
+    at several microseconds each. Content is written only with `capture_content`, after
     `redact`, and cut to `content_limit` characters. Every request is judged by the objectives of
     `slo`; attributes named in `metric_attributes` are put on metrics too.
     """
@@ -25,6 +40,7 @@ class EmitSettings:
     vocabulary: Vocabulary = V1_41
     phase_spans: bool = True
     latency_aliases: bool = False
+    chunk_metrics: bool = False
     capture_content: bool = False
     content_limit: int = 32_768
     redact: Redact | None = None

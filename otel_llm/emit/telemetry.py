@@ -105,6 +105,22 @@ class Telemetry:
         span = trace.NonRecordingSpan(trace.get_current_span(parent).get_span_context())
         return LiveRequest(self, info, recorder, span, parent)
 
+    def join(self, span: Span, info: RequestInfo, side: Side, *, parent: Context) -> LiveRequest:
+        """As `start`, on the *span* that another library has made for the same request.
+
+        Only what is ours is written on it, and that library ends it.
+        """
+        recorder = RequestRecorder(side, clock=self.clock)
+        span.set_attributes({semconv.SIDE: side.value})
+        live = LiveRequest(self, info, recorder, span, parent, joined=True)
+        self._open[id(live)] = live.reference
+        return live
+
+    @property
+    def silent(self) -> bool:
+        """True if nothing at all is recorded of a request whose span is not sampled."""
+        return not self.instruments.enabled and not self.settings.slo
+
     def step_back(self) -> None:
         """Write no phase spans from now on: the engine writes its own. The summary stays."""
         self.settings = replace(self.settings, phase_spans=False)

@@ -199,7 +199,6 @@ class BatchProcessor(SpanProcessor):
     def _begin(self) -> None:
         """Start this process's thread; in a child of a fork without hooks, begin anew first."""
         forks.renew()
-        forks.flush_at_end_of_multiprocessing()
         with self._lock:
             if self._worker is not None or self._closed:
                 return

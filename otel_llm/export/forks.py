@@ -26,13 +26,15 @@ class Follower(Protocol):
 
 _followers: list[weakref.ref[Follower]] = []
 _pid = os.getpid()
+_told = False
 _ends_known_in = 0
 
 
 def follow(follower: Follower) -> None:
-    """Let *follower*, which is held weakly, take part in forks from now on."""
+    """Let *follower*, which is held weakly, take part in forks and exits from now on."""
     _followers[:] = [each for each in _followers if each() is not None]
     _followers.append(weakref.ref(follower))
+    _end_with_multiprocessing()
 
 
 def renew() -> None:
@@ -41,21 +43,35 @@ def renew() -> None:
     if _pid == os.getpid():
         return
     _pid = os.getpid()
+    if _followers:
+        _end_with_multiprocessing()
     for reference in _followers:
         if (follower := reference()) is not None:
             with guard("fork"):
                 follower.after_fork()
 
 
-def flush_at_end_of_multiprocessing() -> None:
-    """Shut followers down when a child of `multiprocessing` ends: it skips `atexit`."""
-    global _ends_known_in  # noqa: PLW0603
+def _end_with_multiprocessing() -> None:
+    """Shut followers down when a child of `multiprocessing` ends: it skips `atexit`.
+
+    A child forgets the finalizers that were there before its own work begins, hence both: one
+    for a child that is at work, and a word to every child that begins.
+    """
+    global _told  # noqa: PLW0603 - children inherit it, with what was told
     util, process = (sys.modules.get(f"multiprocessing.{name}") for name in ("util", "process"))
-    if _ends_known_in == os.getpid() or util is None or process is None:
+    if util is None or process is None:
         return
+    if not _told:
+        _told = True
+        util.register_after_fork(_shutdown_all, _finalize)
+    if process.parent_process() is not None and _ends_known_in != os.getpid():
+        _finalize()
+
+
+def _finalize(_registered: object = None) -> None:
+    global _ends_known_in  # noqa: PLW0603
     _ends_known_in = os.getpid()
-    if process.parent_process() is not None:
-        util.Finalize(None, _shutdown_all, exitpriority=100)
+    sys.modules["multiprocessing.util"].Finalize(None, _shutdown_all, exitpriority=100)
 
 
 def _shutdown_all() -> None:

@@ -6,24 +6,25 @@ if that was held, and the exporter's open connection; and at exit it waits up to
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from threading import Event, Lock, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 
 from otel_llm.export import forks
 from otel_llm.export.batch import BatchProcessor
+
+if TYPE_CHECKING:
+    from otel_llm.export.own import OwnMetricExporter
 
 SHUTDOWN_TIMEOUT_S = 2.0
 
 
 class ForkedMetricReader(PeriodicExportingMetricReader):
-    """Exports metrics of this process, with an exporter that *make* makes for each process.
+    """Exports metrics of this process.
 
     Args:
-        make: Gives an exporter with connections of its own.
+        exporter: Where they go, by a connection of each process's own.
         spans: The processor that is shut down after this reader. It begins to flush when the
             reader does, so that both together take no longer than the processor alone may.
         shutdown_timeout_s: The longest that `shutdown` takes, in seconds.
@@ -31,30 +32,22 @@ class ForkedMetricReader(PeriodicExportingMetricReader):
 
     def __init__(
         self,
-        make: Callable[[], MetricExporter],
+        exporter: OwnMetricExporter,
         *,
         spans: BatchProcessor | None = None,
         shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S,
     ) -> None:
-        super().__init__(make())
-        self._make = make
+        super().__init__(exporter)
         self._spans = spans
         self._timeout_ms = shutdown_timeout_s * 1000
         self._ended = False
-        self._provider: MeterProvider | None = None
         forks.follow(self)
 
-    def serve(self, provider: MeterProvider) -> None:
-        """Tell whose reader this is; a child needs to know it."""
-        self._provider = provider
-
     def after_fork(self) -> None:
-        """Begin anew: with nothing counted, no lock held, and connections of one's own."""
+        """Begin anew: with nothing counted, and no lock held."""
         self._export_lock = Lock()
         self._shutdown_event = Event()
-        self._exporter = self._make()
-        if self._provider is not None:
-            _forget_counts(self._provider)
+        forget_counts(self)
         if self._daemon_thread is not None and not self._ended:
             self._daemon_thread = Thread(target=self._ticker, name="otel_llm-metrics", daemon=True)
             self._daemon_thread.start()
@@ -73,10 +66,14 @@ class ForkedMetricReader(PeriodicExportingMetricReader):
         super().shutdown(min(timeout_millis, self._timeout_ms), **kwargs)
 
 
-def _forget_counts(provider: MeterProvider) -> None:
-    """Put new sums, under new locks, in the place of the parent's; nothing public does it."""
-    consumer = provider._measurement_consumer  # noqa: SLF001
-    readers = list(consumer._reader_storages)  # noqa: SLF001
-    fresh = type(consumer)(consumer._sdk_config, readers)  # noqa: SLF001
+def forget_counts(reader: MetricReader) -> None:
+    """Put new sums, under new locks, in the place of a parent's; nothing public does it.
+
+    All readers of the provider lose what was counted. A reader without a provider has none.
+    """
+    consumer = getattr(reader._collect, "__self__", None)  # noqa: SLF001
+    if consumer is None:
+        return
+    fresh = type(consumer)(consumer._sdk_config, list(consumer._reader_storages))  # noqa: SLF001
     consumer._lock = fresh._lock  # noqa: SLF001
     consumer._reader_storages = fresh._reader_storages  # noqa: SLF001

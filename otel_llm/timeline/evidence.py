@@ -106,7 +106,8 @@ class Evidence(NamedTuple):
     `reported` holds durations an engine states itself, nanoseconds. With `reported_total_ns` the
     queue is what the other reported durations leave of it, an upper bound. `expected_sequences`
     is how many were asked for; fewer in `sequences` means that some were not seen. An engine that
-    was called and has told nothing yet is `engine_silent`.
+    was called and has told nothing yet is `engine_silent`. `first_chunk_ns` is the instant at
+    which a client read its first chunk, whatever was in it.
     """
 
     side: Side
@@ -121,6 +122,7 @@ class Evidence(NamedTuple):
     tokens: Tokens = NO_TOKENS
     parts: Mapping[Part, int] = NOTHING
     gaps: GapSummary | None = None
+    first_chunk_ns: int | None = None
     role: str | None = None
     attempts: int = 1
     consumer_stall_ns: int | None = None

@@ -86,13 +86,15 @@ def lay_out(
     first_token: At | None,
     waits_unseen: bool,
     remote: bool,
+    retried: bool = True,
 ) -> tuple[PhaseTime, ...]:
     """The phases of one request, in order and without overlap.
 
     *delivery* is False when the reply never came to its end; *first_token* is where the
     first-token phase of a streaming server ends; with *waits_unseen* (a streaming client that
     knows nothing of the engine) all the time to the first token is that phase. *remote* says
-    that the engine is reached over a network, so that its phases begin later than we sent.
+    that the engine is reached over a network, so that its phases begin later than we sent. A
+    request that was sent later than it was asked for, and not *retried*, waited for its reader.
     """
     durations = _after_first_token(durations, window, first_token)
     laid: list[PhaseTime] = []
@@ -104,7 +106,8 @@ def lay_out(
             if mark not in _NOTHING_HAPPENED:
                 pending.append(phases)
             continue
-        pending.append(phases if delivery or mark is not Mark.FINISHED else ())
+        happened = delivery if mark is Mark.FINISHED else retried or mark is not Mark.SENT
+        pending.append(phases if happened else ())
         if waits_unseen and mark is Mark.FIRST_TOKEN:
             pending = [(Phase.FIRST_TOKEN,)]
         if durations:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from otel_llm.clock import SYSTEM_CLOCK, Anchor, Clock
 from otel_llm.timeline.align import aligned
+from otel_llm.timeline.chunks import ChunkTimes, nanoseconds
 from otel_llm.timeline.evidence import Ending, EngineStamps, Evidence, Sequence, Stamp, Tokens
 from otel_llm.timeline.gaps import OutputTimes, summarised
 from otel_llm.timeline.marks import Mark, Outcome, Part, Phase, Side, Source
@@ -43,8 +44,7 @@ class RequestRecorder:
         self.role: str | None = None
         self.attempts = 1
         self.reported_total_ns: int | None = None
-        self.consumer_stall_ns: int | None = None
-        self.buffered_chunks: int | None = None
+        self.chunks: ChunkTimes | None = None
         self.finish_reasons: tuple[str, ...] = ()
         self._marks = {Mark.RECEIVED: Stamp(self.anchor.wall_ns)}
         self._reported: dict[Phase, int] = {}
@@ -93,6 +93,11 @@ class RequestRecorder:
         """The HTTP status that was seen, or None."""
         return self._ending.get("status")
 
+    @property
+    def ended(self) -> bool:
+        """True once the protocol's own record of the end was seen."""
+        return bool(self._ending.get("end_record"))
+
     def call(self, call: EngineCall, sequences: int) -> None:
         """Note a call into the engine that asks for *sequences* sequences."""
         self.in_turns = self.in_turns or self.has_output
@@ -118,6 +123,8 @@ class RequestRecorder:
     def evidence(self) -> Evidence:
         """Everything recorded so far."""
         sequences = self._sequences()
+        if self.chunks is not None:
+            self.chunks.fold()
         return Evidence(
             side=self.side,
             streaming=self.streaming,
@@ -130,11 +137,12 @@ class RequestRecorder:
             expected_sequences=max(1, self.expected_sequences),
             tokens=self._all_tokens(),
             parts=dict(self._parts),
-            gaps=summarised(self.lanes),
+            gaps=self.chunks.summary() if self.chunks else summarised(self.lanes),
+            first_chunk_ns=self._first_chunk_ns(),
             role=self.role,
             attempts=self.attempts,
-            consumer_stall_ns=self.consumer_stall_ns,
-            buffered_chunks=self.buffered_chunks,
+            consumer_stall_ns=self._consumer_stall_ns(),
+            buffered_chunks=self.chunks.buffered if self.chunks else None,
             finish_reasons=self.finish_reasons or self._last_reasons(sequences),
             ending=Ending(**self._ending),
         )
@@ -142,6 +150,9 @@ class RequestRecorder:
     def _all_marks(self) -> dict[Mark, Stamp]:
         """Recorded marks, and where none was, what the outputs themselves show."""
         marks = dict(self._marks)
+        if Mark.FIRST_TOKEN in marks and self.chunks is not None and self.chunks.last is not None:
+            last = self.anchor.instant(nanoseconds(self.chunks.last))
+            marks.setdefault(Mark.LAST_TOKEN, Stamp(last))
         seen = [lane for lane in self.lanes if lane.stamps]
         if not seen:
             return marks
@@ -151,6 +162,15 @@ class RequestRecorder:
         last = max(lane.stamps[-1] for lane in seen)
         marks.setdefault(Mark.LAST_TOKEN, Stamp(self.anchor.instant(last)))
         return marks
+
+    def _first_chunk_ns(self) -> int | None:
+        if self.chunks is None or self.chunks.first is None:
+            return None
+        return self.anchor.instant(nanoseconds(self.chunks.first))
+
+    def _consumer_stall_ns(self) -> int | None:
+        """What the application spent between its reads; before the first one, too, if it waited."""
+        return None if self.chunks is None else nanoseconds(self.chunks.held)
 
     def _sequences(self) -> tuple[Sequence, ...]:
         finished = self._marks.get(Mark.FINISHED)

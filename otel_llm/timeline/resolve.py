@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from otel_llm.clock import is_instant
 from otel_llm.timeline.counts import count, preemptions, token_counts, tokens_per_output
 from otel_llm.timeline.evidence import Evidence, Sequence, Stamp, Tokens
 from otel_llm.timeline.gaps import GapSummary, to_us
-from otel_llm.timeline.layout import PhaseTime, lay_out, usable_durations
+from otel_llm.timeline.layout import LONGEST_US, PhaseTime, lay_out, usable_durations
 from otel_llm.timeline.marks import Mark, Outcome, Part, Phase, Side, Source
 from otel_llm.timeline.outcome import ENGINE_FAILURES, Verdict, judge
 from otel_llm.timeline.window import TOLERANCE_US, At, Window, window_of
@@ -26,7 +27,8 @@ class Timeline(NamedTuple):
 
     `start_us` and `end_us` are since the Unix epoch. `ttft_us` runs from RECEIVED (SENT on a
     client that retried) to FIRST_TOKEN; `tpot_us` is the mean time per output token after the
-    first, over sequences of at least two tokens. `left_out` names marks that could not be believed.
+    first, over sequences of at least two tokens; `first_chunk_us` is until a client's first chunk,
+    which need not hold a token. `left_out` names marks that could not be believed.
     """
 
     side: Side
@@ -43,6 +45,7 @@ class Timeline(NamedTuple):
     parts: Mapping[Part, int]
     preemptions: int | None
     consumer_stall_us: int | None
+    first_chunk_us: int | None
     outcome: Outcome
     error_type: str | None
     incomplete: bool
@@ -89,6 +92,7 @@ def resolve(evidence: Evidence) -> Timeline:
         parts=_parts(evidence, phases, e2e),
         preemptions=preemptions(evidence.sequences),
         consumer_stall_us=_bounded_us(evidence.consumer_stall_ns, e2e),
+        first_chunk_us=_first_chunk(evidence, window),
         outcome=verdict.outcome,
         error_type=verdict.error_type,
         incomplete=evidence.streaming and not verdict.complete,
@@ -147,6 +151,7 @@ def _phases(evidence: Evidence, window: Window, verdict: Verdict) -> tuple[Phase
         first_token=None if client else _first_token_end(evidence, window),
         waits_unseen=client and evidence.streaming and not knows_wait,
         remote=evidence.side in _REMOTE,
+        retried=(count(evidence.attempts) or 0) > 1,
     )
     if not evidence.generates:
         return tuple(each for each in phases if each.phase not in _TOKEN_PHASES)
@@ -212,6 +217,13 @@ def _ttft(window: Window | None) -> int | None:
         return None
     sent = window.marks.get(Mark.SENT, window.start)
     return window.marks[Mark.FIRST_TOKEN].us - sent.us
+
+
+def _first_chunk(evidence: Evidence, window: Window | None) -> int | None:
+    if window is None or evidence.first_chunk_ns is None or not is_instant(evidence.first_chunk_ns):
+        return None
+    waited = to_us(evidence.first_chunk_ns) - window.marks.get(Mark.SENT, window.start).us
+    return waited if window.arrival_known and 0 <= waited <= LONGEST_US else None
 
 
 def _tpot(

@@ -32,7 +32,7 @@ async def generate(
     with attached(live.context):
         try:
             for number in range(calls):
-                outputs = engine.generate("hi", params, f"r{number}", **more)
+                outputs = engine.generate("hi", params, f"cmpl-{number:016x}", **more)
                 taken.extend([output async for output in outputs])
         except BaseException as error:
             live.fail(error)

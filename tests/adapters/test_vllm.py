@@ -63,7 +63,7 @@ class TestStreaming:
         await generate(captured, engine, lora_request=lora, data_parallel_rank=0)
         found = written(captured)
         names = (semconv.REQUEST_ID, semconv.LORA, semconv.REPLICA, semconv.PREEMPTIONS)
-        assert [found[name] for name in names] == ["r0", "legal", 0, 2]
+        assert [found[name] for name in names] == [f"cmpl-{0:016x}", "legal", 0, 2]
 
     async def test_what_it_does_not_say(
         self, captured: CapturedTelemetry, engine: AsyncLLM
@@ -151,7 +151,7 @@ class TestOtherShapes:
         live = opened(captured)
         with attached(live.context):
             streams = [
-                engine_type(ManualClock()).generate("hi", SamplingParams(), f"r{number}")
+                engine_type(ManualClock()).generate("hi", SamplingParams(), f"cmpl-{number:016x}")
                 for number in range(2)
             ]
             await asyncio.gather(*map(_taken, streams))
@@ -163,7 +163,7 @@ class TestOtherShapes:
             found[semconv.OUTPUT_TOKENS],
             lengths(found)["queue"],
             found[semconv.REQUEST_ID],
-        ) == (14, 8, 50, "r0")
+        ) == (14, 8, 50, f"cmpl-{0:016x}")
 
     async def test_a_beam_search(self, captured: CapturedTelemetry, engine: AsyncLLM) -> None:
         """It calls the engine in turns for every token: its prompt is not as many prompts."""

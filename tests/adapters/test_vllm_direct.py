@@ -14,6 +14,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_llm import config, guard, semconv
+from otel_llm.adapters.vllm import describe
 from otel_llm.emit.settings import EmitSettings
 from otel_llm.testing import CapturedTelemetry, ManualClock, captured_telemetry
 from tests.adapters.builders import FINAL_ONLY, lengths, sources
@@ -144,6 +145,15 @@ class TestParents:
         ours = captured.span(NAME).context
         assert (engine.headers or {})["traceparent"].split("-")[2] == f"{ours.span_id:016x}"
         assert given == headers
+
+    async def test_phase_spans_of_vllms_own(
+        self, captured: CapturedTelemetry, engine: AsyncLLM, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A vLLM that traces, and writes them itself: ours would be doubles."""
+        monkeypatch.setattr(describe, "installed_makes_phase_spans", lambda: True)
+        engine.observability_config = SimpleNamespace(otlp_traces_endpoint="localhost:4317")
+        await ask(engine)
+        assert captured.tree() == [NAME]
 
     async def test_of_no_native_spans(self, captured: CapturedTelemetry, engine: AsyncLLM) -> None:
         """Otherwise the engine gets the headers that were given."""

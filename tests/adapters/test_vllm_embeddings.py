@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import dataclass
 
 import pytest
+from opentelemetry.trace import StatusCode
 
 from otel_llm import semconv
 from otel_llm.testing import CapturedTelemetry, ManualClock
 from tests.adapters.builders import encode, lengths, sources
+from tests.adapters.conftest import instrument
 from tests.emit.builders import attached, opened, written
-from tests.fakes import vllm
+from tests.fakes import vllm, vllm_offline
 from tests.fakes.vllm import AsyncLLM, Plan, PoolingParams
 
 NAME = "embeddings tiny"
+
+
+@dataclass
+class RequestError:
+    """What is wrong with one request, while the engine is well."""
+
+    code: str | None
+    message: str = "secret"
 
 
 async def test_phases(captured: CapturedTelemetry, engine: AsyncLLM) -> None:
@@ -107,6 +118,43 @@ async def test_a_failure_after_a_result(captured: CapturedTelemetry, engine: Asy
     live.finish()
     found = written(captured, "rerank tiny")
     assert (found[semconv.OUTCOME], found[semconv.ENDED_IN]) == ("error", "prefill")
+
+
+@pytest.mark.parametrize(
+    ("error", "error_type"),
+    [
+        (RequestError("multimodal_cache_miss"), "multimodal_cache_miss"),
+        (RequestError("no such: thing, /secret"), "RequestError"),
+        (RequestError(None), "RequestError"),
+    ],
+)
+async def test_an_output_that_is_an_error(
+    captured: CapturedTelemetry,
+    engine: AsyncLLM,
+    monkeypatch: pytest.MonkeyPatch,
+    error: RequestError,
+    error_type: str,
+) -> None:
+    """VLLM gives an empty output with a reason, and raises nothing."""
+    monkeypatch.setattr(vllm.PoolingRequestOutput, "error", error, raising=False)
+    await encode(captured, engine)
+    found = written(captured, NAME)
+    assert (found[semconv.OUTCOME], found[semconv.ERROR_TYPE]) == ("error", error_type)
+    assert "secret" not in captured.span(NAME).to_json()
+
+
+def test_an_output_that_is_an_error_offline(
+    captured: CapturedTelemetry, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    """One of a list has failed, and the call has not."""
+    vllm_offline.installed(monkeypatch)
+    instrument(captured)
+    error = RequestError("multimodal_cache_miss")
+    monkeypatch.setattr(vllm.PoolingRequestOutput, "error", error, raising=False)
+    vllm_offline.LLM("org/tiny", clock=clock).embed(["a"])
+    found = written(captured, NAME)
+    assert (found[semconv.OUTCOME], found[semconv.ERROR_TYPE]) == ("error", error.code)
+    assert captured.span(f"batch {NAME}").status.status_code is StatusCode.UNSET
 
 
 async def test_cancelled(captured: CapturedTelemetry, engine: AsyncLLM) -> None:

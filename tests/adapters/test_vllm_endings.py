@@ -29,7 +29,7 @@ class TestEndings:
             await asyncio.wait_for(generate(captured, engine), 0.02)
         found = written(captured)
         assert (found[semconv.OUTCOME], found[semconv.INCOMPLETE]) == ("cancelled", True)
-        assert (engine.closed, lengths(found)["queue"]) == (["r0"], 50)
+        assert (engine.closed, lengths(found)["queue"]) == ([f"cmpl-{0:016x}"], 50)
 
     @pytest.mark.parametrize(
         ("error", "at", "outcome", "code"),

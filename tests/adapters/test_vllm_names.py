@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
 SCRIPT = """
 import dataclasses, inspect, json
 from fastapi import FastAPI
-from vllm import config, exceptions
+from vllm import config, exceptions, outputs
 from vllm.config.kv_transfer import KVTransferConfig
 from vllm.entrypoints.llm import LLM
 from vllm.lora.request import LoRARequest
@@ -102,6 +102,7 @@ print(json.dumps({
     "vllm_config": fields(config.VllmConfig) + dir(config.VllmConfig),
     "configs": {name: fields(kind) for name, kind in configs.items()},
     "bases": [each.__name__ for each in exceptions.VLLMValidationError.__mro__],
+    "error": fields(outputs.RequestError),
     "refusals": sorted(set(dir(exceptions)) & {"VLLMClientError", "GracefulHTTPError"}),
     "stack": "build_middleware_stack" in vars(FastAPI),
 }))
@@ -140,6 +141,13 @@ KINDS = (
 def test_attributes(real: dict[str, Any], kind: Any) -> None:
     """Every attribute of the small class exists on the real one."""
     assert {each.name for each in fields(kind)} <= set(real[kind.__name__])
+
+
+def test_attributes_that_the_small_ones_lack(real: dict[str, Any]) -> None:
+    """A pooling output may be an error; a message to the engine names the parent of its span."""
+    assert "error" in real["PoolingRequestOutput"]
+    assert "code" in real["error"]
+    assert "trace_headers" in real["EngineCoreRequest"]
 
 
 def test_attributes_of_a_step(real: dict[str, Any]) -> None:

@@ -220,13 +220,14 @@ class TestFailures:
     """Calls that do not come to their end."""
 
     def test_a_prompt_that_is_refused(self, captured: CapturedTelemetry, make: Maker) -> None:
-        """The batch has failed; the requests before it were refused with it."""
+        """The batch has failed; the requests before it were taken back, and not refused."""
         with pytest.raises(vllm.VLLMValidationError):
             make().generate(["a", "b", BAD, "c"])
         span = captured.span(BATCH)
         assert span.status.status_code is StatusCode.ERROR
         assert span.attributes[semconv.ERROR_TYPE].endswith("VLLMValidationError")
-        assert [each[semconv.OUTCOME] for each in requests(captured)] == ["rejected"] * 2
+        found = [(each[semconv.OUTCOME], each[semconv.ERROR_TYPE]) for each in requests(captured)]
+        assert found == [("cancelled", "cancelled")] * 2
         assert all("secret" not in each.to_json() for each in captured.spans)
 
     @pytest.mark.parametrize("error", [vllm.EngineGenerateError("secret"), KeyboardInterrupt()])

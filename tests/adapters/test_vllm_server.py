@@ -16,7 +16,7 @@ import otel_llm
 from otel_llm import config, semconv
 from otel_llm.instrumentors import vllm_plugin
 from otel_llm.servers.asgi import InferenceMiddleware
-from otel_llm.testing import CapturedTelemetry, ManualClock
+from otel_llm.testing import CapturedTelemetry, ManualClock, captured_telemetry
 from otel_llm.timeline import Phase
 from tests.emit.builders import written
 from tests.fakes import vllm
@@ -233,3 +233,20 @@ async def test_settings_given_after_the_plugin(
     otel_llm.instrument(trust_remote=False, **captured.providers)
     await Connection().serve(application(engine_client=engine), headers={"traceparent": PARENT})
     assert captured.span(SERVER).parent is None
+
+
+async def test_switched_off_and_on_again(
+    captured: CapturedTelemetry, engine: AsyncLLM, clock: ManualClock
+) -> None:
+    """An application that was built before goes on with the new telemetry, once."""
+    app = application(engine_client=engine)
+    await Connection(chat_body(stream=True)).serve(app)
+    otel_llm.uninstrument()
+    await Connection(chat_body(stream=True)).serve(app)
+    assert captured.tree().count(SERVER) == 1
+    again = captured_telemetry(clock=clock)
+    otel_llm.instrument(**again.providers)
+    config.RUNTIME.telemetry = again.telemetry
+    await Connection(chat_body(stream=True)).serve(app)
+    assert captured.tree().count(SERVER) == 1
+    assert again.tree()[:2] == [SERVER, f"  {REQUEST}"]

@@ -22,6 +22,9 @@ from tests.emit.builders import attached, opened, written
 from tests.fakes import vllm, vllm_offline, vllm_state
 from tests.fakes.vllm import AsyncLLM, RequestOutput, SamplingParams
 
+NAME = "cmpl-b03c1c1a3fd8d376"
+"""A request id as vLLM makes them."""
+
 
 class TestTransparency:
     """What the caller sees is the same with and without us."""
@@ -73,13 +76,13 @@ class TestTransparency:
         params = SamplingParams(n=2)
         with attached(live.context):
             outputs = (
-                engine.generate("hi", params, "id-1")
+                engine.generate("hi", params, NAME)
                 if positional
-                else engine.generate(request_id="id-1", prompt="hi", sampling_params=params)
+                else engine.generate(request_id=NAME, prompt="hi", sampling_params=params)
             )
             assert len([each async for each in outputs]) == 8
         live.finish()
-        assert written(captured)[semconv.REQUEST_ID] == "id-1"
+        assert written(captured)[semconv.REQUEST_ID] == NAME
 
     async def test_nothing_is_kept_alive(
         self, captured: CapturedTelemetry, engine: AsyncLLM

@@ -12,7 +12,8 @@ LEVELS = (
     {"semconv", "errors", "clock", "guard", "_version"},
     {"timeline", "resources"},
     {"emit", "propagation"},
-    {"servers", "adapters", "streams", "tracing", "export", "logs", "prometheus", "scrape"},
+    {"replies"},
+    {"servers", "adapters", "clients", "streams", "tracing", "export", "logs", "prometheus", "scrape"},
     {"config", "providers", "setup", "api", "instrumentors", "testing", "doctor", "__init__"},
     {"cli"},
 )
@@ -21,6 +22,7 @@ FOREIGN = (
     set(sys.stdlib_module_names),
     set(sys.stdlib_module_names),
     {*sys.stdlib_module_names, "opentelemetry"},
+    set(sys.stdlib_module_names),
     {*sys.stdlib_module_names, "opentelemetry", "wrapt", "prometheus_client"},
     {*sys.stdlib_module_names, "opentelemetry"},
     {*sys.stdlib_module_names, "typer", "rich"},

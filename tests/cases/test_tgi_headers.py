@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.adapters.tgi import TgiTimes, read_headers
+from otel_llm.replies.tgi import TgiTimes, read_headers
 
 CASE = json.loads((Path(__file__).parent / "data/D-TIM-05.json").read_text())
 

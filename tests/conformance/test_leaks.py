@@ -27,12 +27,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 import otel_llm
-from otel_llm import InferenceMiddleware, config, trace_request
+from otel_llm import InferenceMiddleware, config, semconv, trace_request
 from otel_llm.emit.live import current_request
 from otel_llm.emit.objectives import parse_objectives
 from otel_llm.emit.settings import EmitSettings
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.export.http import HttpSpanExporter
+from otel_llm.testing import ManualClock
+from tests.fakes import vllm
 from tests.fakes.asgi import CHAT, App, Connection, Message, body, chunk, replies, start
 from tests.fakes.otlp import Receiver, receiving
 
@@ -53,6 +55,7 @@ HEADERS = {
     "baggage": f"user={marked('baggage')},{marked('baggage-key')}=1",
     "user-agent": marked("agent"),
     "host": f"{marked('host')}.example",
+    "x-request-id": marked("request-id"),
     marked("header-name").lower(): "1",
 }
 BESIDES = {
@@ -104,7 +107,7 @@ class Wire:
     async def serve(self, app: App, incoming: list[Message], **scope: Any) -> None:
         """One request through the middleware; what the application raises ends here."""
         served = InferenceMiddleware(app, provider="demo", telemetry=self.telemetry)
-        with suppress(RuntimeError):
+        with suppress(RuntimeError, vllm.VLLMError):
             await Connection(incoming).serve(served, **({"headers": HEADERS} | scope))
 
     def left(self) -> bytes:
@@ -292,6 +295,72 @@ class TestContentOff:
         left = wire.left()
         assert left.count(marked("plan").lower().encode()) > 1  # the span and the metrics
         assert marked("text").lower().encode() in left
+
+
+class TestVllm:
+    """Through the adapter of an engine, whose request ids hold what a client sent."""
+
+    @pytest.fixture
+    def engine(
+        self, wired: Callable[..., Wire], monkeypatch: pytest.MonkeyPatch
+    ) -> Callable[..., App]:
+        """Makes an application on a patched engine; *plan* is how the engine treats requests."""
+        fresh = vllm.installed(monkeypatch)
+        otel_llm.instrument()
+
+        def make(params: Any, **plan: Any) -> App:
+            engine = fresh(ManualClock())
+            engine.plan = vllm.Plan(**plan)
+            return _serving(engine, params)
+
+        return make
+
+    @pytest.mark.parametrize(
+        "params", [vllm.SamplingParams(), vllm.SamplingParams(n=2), vllm.PoolingParams()]
+    )
+    @pytest.mark.parametrize(
+        "plan",
+        [
+            {},
+            {"finish_reason": "abort"},
+            {"fail_at": 0, "error": vllm.VLLMValidationError(marked("refusal"))},
+            {"fail_at": 0, "error": RuntimeError(marked("failure"))},
+        ],
+    )
+    async def test_no_mark_leaves(
+        self,
+        wired: Callable[..., Wire],
+        engine: Callable[..., App],
+        params: Any,
+        plan: dict[str, Any],
+    ) -> None:
+        """Of an id that a client chose only a hash, on spans and on metrics."""
+        wire = wired(metric_attributes=(semconv.REQUEST_ID,))
+        await wire.serve(engine(params, **plan), asked(stream=True))
+        left = wire.left()
+        assert left.count(b"sha256:") > 1
+        assert MARK.encode() not in left
+
+
+def _serving(engine: Any, params: Any) -> App:
+    """VLLM's own way: the client's id behind a prefix, and its headers handed on."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        call = engine.encode if isinstance(params, vllm.PoolingParams) else engine.generate
+        outputs = call(
+            marked("prompt"),
+            params,
+            f"chatcmpl-{headers['x-request-id']}",
+            trace_headers=headers,
+        )
+        await send(start(kind="text/event-stream"))
+        async for _ in outputs:
+            await send(chunk(f"data: {marked('answer')}\n\n".encode()))
+        await send(chunk(b"data: [DONE]\n\n", more=False))
+
+    return app
 
 
 def redacted(_attribute: str, content: object) -> object:

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.benchmarks.report import ROOT
+from tests.fakes.otlp import Receiver, receiving
 from tests.services import vllm
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
@@ -37,11 +39,12 @@ class Seen:
         return [each["name"] for each in self.children[request["id"]]]
 
 
-def seen(kind: str, version: str = vllm.VERSION) -> Seen:
+def seen(kind: str, *endpoint: str, version: str = vllm.VERSION) -> Seen:
     """Run the script with vLLM's Python."""
     environ = {**os.environ, **vllm.ENVIRONMENT, "PYTHONPATH": str(ROOT), "OTEL_LLM_STRICT": "1"}
+    environ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"
     done = subprocess.run(
-        [vllm.python(version), "-P", SCRIPT, kind, vllm.model(version)],
+        [vllm.python(version), "-P", SCRIPT, kind, vllm.model(version), *endpoint],
         env=environ,
         capture_output=True,
         text=True,
@@ -62,15 +65,28 @@ def tiles(request: dict[str, Any]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def offline() -> Seen:
-    """One engine, four calls."""
-    return seen("offline")
+def native() -> Iterator[Receiver]:
+    """Where vLLM's own spans of offline requests go."""
+    with receiving() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def offline(native: Receiver) -> Seen:
+    """One engine, four calls, traced by vLLM too."""
+    return seen("offline", f"{native.url}/v1/traces")
 
 
 @pytest.fixture(scope="module")
 def pooling() -> Seen:
     """One engine, two calls."""
     return seen("pooling")
+
+
+@pytest.fixture(scope="module")
+def encoding() -> Seen:
+    """An offline engine with three calls, and one for scripts with two."""
+    return seen("encoding")
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +139,25 @@ class TestOffline:
         )
 
     def test_a_batch_that_fails(self, offline: Seen) -> None:
-        """The prompt before the bad one was taken back."""
+        """The prompt before the bad one was taken back, and not refused."""
         (request,) = offline.children[offline.roots()[3]["id"]]
-        assert request["attributes"]["otel_llm.outcome"] == "rejected"
+        assert request["attributes"]["otel_llm.outcome"] == "cancelled"
+
+    def test_native_spans_are_children(self, offline: Seen, native: Receiver) -> None:
+        """One for each sequence that was finished, below the request span of its prompt."""
+        theirs = [
+            (int.from_bytes(each.trace_id), int.from_bytes(each.parent_span_id))
+            for each in native.spans
+            if each.name == "llm_request"
+        ]
+        wanted = [
+            (request["trace"], request["id"])
+            for batch in offline.roots()[:3]
+            for request in offline.children[batch["id"]]
+            for _ in range(request["attributes"].get("gen_ai.request.choice.count", 1))
+        ]
+        assert sorted(theirs) == sorted(wanted)
+        assert len(theirs) == 6
 
     def test_the_engine_is_described(self, offline: Seen) -> None:
         """For the resource."""
@@ -159,6 +191,53 @@ class TestPooling:
                 assert not {"otel_llm.ttft_us", "otel_llm.tpot_us"} & set(found)
                 assert found["gen_ai.usage.input_tokens"] > 0
                 assert tiles(request)
+
+
+class TestEncoding:
+    """`LLM.classify`, `LLM.encode` and `AsyncLLM.encode`."""
+
+    def test_calls(self, encoding: Seen) -> None:
+        """A batch under the name of what was called; in a script the task says what it is."""
+        found = [(each["name"], len(encoding.children[each["id"]])) for each in encoding.roots()]
+        assert found[:3] == [
+            ("batch classify tiny", 2),
+            ("batch pooling tiny", 1),
+            ("batch classify tiny", 0),
+        ]
+        assert [name for name, _ in found[3:]] == ["embeddings tiny"] * 2
+
+    def test_queue_and_prefill_and_no_tokens(self, encoding: Seen) -> None:
+        """Of every request that was answered."""
+        roots = encoding.roots()
+        requests = [each for batch in roots[:2] for each in encoding.children[batch["id"]]]
+        assert len(requests) == 3
+        for request in [*requests, roots[3]]:
+            assert encoding.phases(request)[:3] == ["llm.preprocess", "llm.queue", "llm.prefill"]
+            found = request["attributes"]
+            assert found["otel_llm.outcome"] == "ok"
+            assert found["gen_ai.usage.input_tokens"] > 0
+            assert not {"otel_llm.ttft_us", "gen_ai.usage.output_tokens"} & set(found)
+            assert tiles(request)
+
+    def test_refused(self, encoding: Seen) -> None:
+        """Offline the batch has failed, before any of its texts was handed over."""
+        batch, request = encoding.roots()[2], encoding.roots()[4]
+        assert batch["status"] == "ERROR"
+        assert request["attributes"]["otel_llm.outcome"] == "rejected"
+
+
+class TestRoles:
+    """Prefill and decode on engines of their own."""
+
+    def test_both(self) -> None:
+        """Each says what it is for; the decoding one took the cache of three blocks over."""
+        prefill, decode = (each["attributes"] for each in seen("roles").roots())
+        assert [each["otel_llm.role"] for each in (prefill, decode)] == ["prefill", "decode"]
+        assert [each["otel_llm.outcome"] for each in (prefill, decode)] == ["ok", "ok"]
+        names = ("gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.output_tokens")
+        assert [prefill[name] for name in names] == [0, 1]
+        assert [decode[name] for name in names] == [3 * 128, 4]
+        assert prefill["otel_llm.unaccounted_us"] == decode["otel_llm.unaccounted_us"] == 0
 
 
 class TestAsync:

@@ -202,7 +202,7 @@ def test_nothing_was_logged(engine: vllm.Vllm, traces: list[Trace]) -> None:
 
 def test_offline() -> None:
     """`LLM.generate` and `chat`: batches, requests with the engine's phases, several answers."""
-    found = seen("offline", vllm.OLDEST)
+    found = seen("offline", version=vllm.OLDEST)
     names = [(each["name"], len(found.children[each["id"]])) for each in found.roots()]
     assert names == [
         ("batch text_completion tiny", 2),
@@ -222,7 +222,7 @@ def test_offline() -> None:
 
 def test_pooling() -> None:
     """`LLM.embed` and `score`: queue and prefill, and no tokens."""
-    found = seen("pooling", vllm.OLDEST)
+    found = seen("pooling", version=vllm.OLDEST)
     names = [(each["name"], len(found.children[each["id"]])) for each in found.roots()]
     assert names == [("batch embeddings tiny", 2), ("batch score tiny", 4)]
     for batch in found.roots():
@@ -235,7 +235,7 @@ def test_pooling() -> None:
 
 def test_async() -> None:
     """`AsyncLLM` in a script: to the end, closed early, refused."""
-    found = seen("async", vllm.OLDEST)
+    found = seen("async", version=vllm.OLDEST)
     outcomes = {
         each["attributes"][semconv.REQUEST_ID]: each["attributes"][semconv.OUTCOME]
         for each in found.roots()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.conformance.test_vllm_jaeger import (
     sent,
 )
 from tests.services import jaeger, vllm
+from tests.services.process import poll
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
 __all__ = ["backend"]
@@ -110,8 +112,8 @@ def test_a_dead_engine_ends_its_requests(
 
     async def kill_while_running() -> None:
         sending = asyncio.create_task(sent(engine.url, calls))
-        await asyncio.sleep(1.5)
-        os.kill(_engine_core(engine.pid), signal.SIGKILL)
+        # In a thread: on a busy machine this loop reads chunks until the last one has come.
+        await asyncio.to_thread(_kill_once_running, engine, len(calls))
         await asyncio.gather(sending, return_exceptions=True)
 
     asyncio.run(kill_while_running())
@@ -120,6 +122,18 @@ def test_a_dead_engine_ends_its_requests(
         assert numbers[semconv.OUTCOME] == "error"
         assert "EngineDeadError" in numbers[semconv.ERROR_TYPE]
         assert each["status_code"] == 2
+
+
+def _kill_once_running(engine: vllm.Vllm, requests: int) -> None:
+    """Kill the engine's process as soon as so many requests run in it, long before they end."""
+    poll(lambda: _running(engine), lambda running: running == requests, limit=60)
+    os.kill(_engine_core(engine.pid), signal.SIGKILL)
+
+
+def _running(engine: vllm.Vllm) -> float:
+    """How many requests run in the engine, as it says itself."""
+    (found,) = re.findall(r"(?m)^vllm:num_requests_running{.*} (\S+)$", engine.metrics_text())
+    return float(found)
 
 
 def _engine_core(parent: int) -> int:

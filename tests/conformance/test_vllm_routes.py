@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tests.services
-from tests.benchmarks.report import ROOT
-from tests.fakes.otlp import Receiver, receiving
+from tests.conformance.serving import Running, running
 from tests.services import vllm, web
 from tests.services.command import run
 
@@ -20,67 +19,6 @@ HERE = Path(__file__).parent
 LORA_SCRIPT = Path(tests.services.__file__).with_name("tiny_lora.py")
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-
-
-class Running:
-    """A server and what it has exported."""
-
-    def __init__(self, server: vllm.Vllm, receiver: Receiver) -> None:
-        self.server = server
-        self.receiver = receiver
-
-    def asked(self, path: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
-        """Send one request; gives the attributes of its request span and its phase spans."""
-        before = len(self.receiver.spans)
-        reply = web.request(f"{self.server.url}{path}", body, headers=headers)
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            fresh = self.receiver.spans[before:]
-            if any(span.name == f"POST {path}" for span in fresh):
-                return {"http": reply.status, **_summary(fresh)}
-            time.sleep(0.05)
-        raise AssertionError(f"no span of {path}")
-
-
-def _summary(spans: list[Any]) -> dict[str, Any]:
-    (request,) = (s for s in spans if any(a.key == "otel_llm.outcome" for a in s.attributes))
-    found = {each.key: _plain(each.value) for each in request.attributes}
-    children = [s.name for s in spans if s.parent_span_id == request.span_id]
-    return {**found, "children": children, "span": request}
-
-
-def _plain(value: Any) -> Any:
-    kind = value.WhichOneof("value")
-    if kind == "array_value":
-        return [_plain(each) for each in value.array_value.values]
-    return getattr(value, kind)
-
-
-def running(
-    factory: pytest.TempPathFactory,
-    *args: str,
-    also: Sequence[Path | str] = (),
-    launcher: Sequence[str] = (),
-    **environ: str,
-) -> Iterator[Running]:
-    """A vLLM server with our plugin and these arguments; `@` stands for the receiver's address.
-
-    *also* are other distributions to install beside ours; *launcher* is one of their commands.
-    """
-    work = factory.mktemp("vllm")
-    for each in also:
-        vllm.overlay(each, work / "overlay")
-    with (
-        receiving() as receiver,
-        vllm.Vllm.start(
-            work,
-            overlay=vllm.overlay(ROOT, work / "overlay"),
-            args=[each.replace("@", receiver.url) for each in args],
-            launcher=[work / "overlay/bin" / launcher[0], *launcher[1:]] if launcher else (),
-            env=vllm.exporting(receiver.url, **environ),
-        ) as server,
-    ):
-        yield Running(server, receiver)
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +75,12 @@ def instrumented(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
         OTEL_LOGS_EXPORTER="none",
     )
+
+
+@pytest.fixture(scope="module")
+def parallel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Two engines behind one API server, which shares requests out unless they name a rank."""
+    yield from running(tmp_path_factory, "--data-parallel-size=2")
 
 
 QUERY = {"model": "tiny", "query": "q", "documents": ["one", "two"]}
@@ -256,6 +200,14 @@ class TestGenerating:
         assert len(native) == 1
         assert native[0].trace_id == found["span"].trace_id == bytes.fromhex("a" * 32)
 
+    def test_one_of_several_prompts_is_refused(self, generating: Running) -> None:
+        """Before any of them reached the engine: one request, and no part of it was admitted."""
+        body = {"model": "tiny", "prompt": ["fine", "word " * 5000], "max_tokens": 4}
+        found = generating.asked("/v1/completions", body)
+        assert (found["http"], found["otel_llm.outcome"]) == (400, "rejected")
+        assert found["otel_llm.ended_in"] == "preprocess"
+        assert not {"otel_llm.queue_us", "gen_ai.usage.output_tokens"} & set(found)
+
     def test_ids_differ_between_servers(self, generating: Running) -> None:
         """Two API servers, each with generators of its own."""
         ids = [span.span_id for span in generating.receiver.spans]
@@ -294,7 +246,8 @@ class TestSilent:
     def test_the_engine_process(self, silent: Running) -> None:
         """What a plugin traced in vLLM's engine process has arrived, spans and metrics."""
         assert [s for s in silent.receiver.spans if s.name == "chat inside"]
-        assert "gen_ai.server.request.duration" in silent.receiver.metrics
+        ours = ("engine-core", "gen_ai.server.request.duration")
+        assert ours in silent.receiver.metrics_by_service
 
 
 class TestInstrumented:
@@ -310,3 +263,29 @@ class TestInstrumented:
         assert names.count("chat tiny") == 1
         assert names.count("POST /v1/chat/completions") == 1
         assert instrumented.receiver.resource["service.name"] == "wrapped"
+
+
+class TestParallel:
+    """`--data-parallel-size=2`."""
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_a_rank_that_was_asked_for(self, parallel: Running, rank: int) -> None:
+        """It is on the span, with the state of that replica and everything else."""
+        for _ in range(2):  # of a replica that has done nothing yet no state is known
+            found = parallel.asked(
+                "/v1/chat/completions", chat(), **{"X-data-parallel-rank": str(rank)}
+            )
+            assert (found["http"], found["otel_llm.outcome"]) == (200, "ok")
+            assert found["otel_llm.replica"] == rank
+            assert {"llm.queue", "llm.prefill", "llm.decode"} <= set(found["children"])
+            assert found["otel_llm.unaccounted_us"] == 0
+        assert found["otel_llm.queued.running"] >= 0
+        assert found["otel_llm.finished.kv_cache_percent"] >= 0
+
+    def test_a_rank_that_vllm_chose(self, parallel: Running) -> None:
+        """It does not say which, and nothing is guessed; the phases are there."""
+        found = parallel.asked("/v1/chat/completions", chat(stream=True))
+        assert found["otel_llm.outcome"] == "ok"
+        assert {"llm.queue", "llm.prefill", "llm.decode"} <= set(found["children"])
+        assert found["otel_llm.unaccounted_us"] == 0
+        assert not {"otel_llm.replica", "otel_llm.finished.running"} & set(found)

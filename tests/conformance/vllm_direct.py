@@ -1,6 +1,8 @@
 """Run by vLLM's own Python: its engine used without a server; prints the spans as JSON.
 
-python vllm_direct.py offline|pooling|async MODEL
+python vllm_direct.py offline|pooling|encoding|async|roles MODEL [ENDPOINT]
+
+ENDPOINT is where vLLM's own spans of `offline` go.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import tempfile
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import otel_llm
@@ -17,15 +21,20 @@ from otel_llm.testing import captured_telemetry
 captured = captured_telemetry()
 
 
-def main(kind: str, model: str) -> None:
+def main(kind: str, model: str, *endpoint: str) -> None:
     """Do what *kind* says, and print what came of it."""
     otel_llm.instrument(**captured.providers)
-    {"offline": offline, "pooling": pooling, "async": asynchronous}[kind](model)
+    kinds = {"pooling": pooling, "encoding": encoding, "async": asynchronous, "roles": roles}
+    if kind == "offline":
+        offline(model, *endpoint)
+    else:
+        kinds[kind](model)
     spans = [
         {
             "name": span.name,
             "id": span.context.span_id,
             "parent": span.parent.span_id if span.parent else None,
+            "trace": span.context.trace_id,
             "kind": span.kind.name,
             "status": span.status.status_code.name,
             "attributes": dict(span.attributes or {}),
@@ -35,11 +44,11 @@ def main(kind: str, model: str) -> None:
     print(json.dumps({"spans": spans, "engine": RUNTIME.engine}), flush=True)
 
 
-def offline(model: str) -> None:
+def offline(model: str, endpoint: str | None = None) -> None:
     """Prompts in lists, one with several answers, a chat, and one that is too long."""
     from vllm import LLM, SamplingParams
 
-    llm = LLM(model, **COMMON)
+    llm = LLM(model, otlp_traces_endpoint=endpoint, **COMMON)
     some = SamplingParams(max_tokens=12, ignore_eos=True)
     llm.generate(["Tell me", "How long did it take?"], some, use_tqdm=False)
     llm.generate("Once", SamplingParams(max_tokens=4, n=3, ignore_eos=True), use_tqdm=False)
@@ -62,29 +71,86 @@ def pooling(model: str) -> None:
     llm.score("query", ["one", "two", "three"], use_tqdm=False)
 
 
+def encoding(model: str) -> None:
+    """Classes by both methods, one list with a text that is too long, and `AsyncLLM.encode`."""
+    from vllm import LLM
+
+    # Weights are made up, those of the classes as well, which the model does not have.
+    labels: dict[str, Any] = {"load_format": "dummy", "hf_overrides": {"num_labels": 2}}
+    llm = LLM(model, runner="pooling", convert="classify", **labels, **COMMON)
+    llm.classify(["first", "second text"], use_tqdm=False)
+    llm.encode("third", pooling_task="classify", use_tqdm=False)
+    try:
+        llm.classify(["fine", "word " * 5000], use_tqdm=False)
+    except Exception as error:
+        print(type(error).__name__, file=sys.stderr)
+    llm.llm_engine.engine_core.shutdown()
+    asyncio.run(_encoding(model))
+
+
+async def _encoding(model: str) -> None:
+    from vllm import PoolingParams
+
+    engine = _engine(model, runner="pooling")
+    await _read(engine.encode("first", PoolingParams(task="embed"), "whole"))
+    await _read(engine.encode("word " * 5000, PoolingParams(task="embed"), "refused"))
+    engine.shutdown()
+
+
 def asynchronous(model: str) -> None:
     """`AsyncLLM` in a script: to the end, closed early, and refused."""
-    from vllm import AsyncEngineArgs, SamplingParams
+    from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
-    from vllm.v1.engine.async_llm import AsyncLLM
 
     async def scenario() -> None:
-        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model, **COMMON))
+        engine = _engine(model)
         deltas = SamplingParams(max_tokens=12, ignore_eos=True, output_kind=RequestOutputKind.DELTA)
-        async for _ in engine.generate("Tell me", deltas, "whole"):
-            pass
+        await _read(engine.generate("Tell me", deltas, "whole"))
         closed: Any = engine.generate("Tell me", deltas, "closed")
         async for _ in closed:
             break
         await closed.aclose()
-        try:
-            async for _ in engine.generate("word " * 5000, deltas, "refused"):
-                pass
-        except Exception as error:
-            print(type(error).__name__, file=sys.stderr)
+        await _read(engine.generate("word " * 5000, deltas, "refused"))
         engine.shutdown()
 
     asyncio.run(scenario())
+
+
+def roles(model: str) -> None:
+    """One prompt: prefilled by one engine, which stores its cache, and decoded by another."""
+    from vllm import SamplingParams
+    from vllm.config import KVTransferConfig
+
+    async def scenario(store: str) -> None:
+        for role, tokens in (("kv_producer", 1), ("kv_consumer", 4)):
+            transfer = KVTransferConfig(
+                kv_connector="ExampleConnector",
+                kv_role=role,
+                kv_connector_extra_config={"shared_storage_path": store},
+            )
+            engine = _engine(model, kv_transfer_config=transfer)
+            params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+            await _read(engine.generate("word " * 100, params, role))
+            engine.shutdown()
+
+    with tempfile.TemporaryDirectory() as store:
+        asyncio.run(scenario(store))
+
+
+def _engine(model: str, **options: Any) -> Any:
+    from vllm import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(model, **options, **COMMON))
+
+
+async def _read(outputs: AsyncGenerator[Any, None]) -> None:
+    """Take every output; a refusal is told."""
+    try:
+        async for _ in outputs:
+            pass
+    except Exception as error:
+        print(type(error).__name__, file=sys.stderr)
 
 
 COMMON: dict[str, Any] = {

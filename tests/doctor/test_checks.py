@@ -162,6 +162,7 @@ VARIABLES = [
     ({"OTEL_LLM_ENGINE": "vllm"}, "config.unknown", Level.WARNING),
     ({"OTEL_LLM_DISABLED": "1"}, "config.disabled", Level.WARNING),
     ({"OTEL_SDK_DISABLED": "true"}, "config.disabled", Level.WARNING),
+    ({"OTEL_LLM_VLLM_STATS": "false"}, "config.no-statistics", Level.WARNING),
     ({"OTEL_LLM_STRICT": "1"}, "config.strict", Level.WARNING),
     ({"OTEL_TRACES_SAMPLER": "always_off"}, "config.sampler", Level.WARNING),
     ({"OTEL_TRACES_SAMPLER": "parentbased_always_off"}, "config.sampler", Level.WARNING),

@@ -15,6 +15,7 @@ from otel_llm.emit.live import LiveRequest, current_request, error_type_of
 from otel_llm.emit.settings import EmitSettings
 from otel_llm.testing import CapturedTelemetry, ManualClock, captured_telemetry
 from otel_llm.timeline import EngineStamps, Mark, Outcome, Side, Tokens
+from otel_llm.timeline.chunks import ChunkTimes
 from tests.emit.builders import NAME, attached, complete, generated, opened, written
 
 
@@ -281,7 +282,7 @@ class TestAnnotations:
         """Role, attempts and buffered chunks, where there is something to say."""
         live = opened(captured)
         live.recorder.role, live.recorder.attempts = "decode", 3
-        live.recorder.buffered_chunks = 0
+        live.recorder.chunks = ChunkTimes(1.0)
         complete(live)
         names = (semconv.ROLE, semconv.ATTEMPTS, semconv.BUFFERED_CHUNKS)
         assert [written(captured)[name] for name in names] == ["decode", 3, 0]

@@ -30,9 +30,10 @@ METERS = """
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from otel_llm.export.metrics import ForkedMetricReader
-reader = ForkedMetricReader(lambda: OTLPMetricExporter(endpoint=url + "/v1/metrics", timeout=9))
+from otel_llm.export.own import OwnMetricExporter, PerProcess
+make = lambda: OTLPMetricExporter(endpoint=url + "/v1/metrics", timeout=9)
+reader = ForkedMetricReader(OwnMetricExporter(PerProcess(make, native=False)))
 meters = MeterProvider([reader])
-reader.serve(meters)
 sold = meters.get_meter("shop").create_counter("sold")
 """
 
@@ -154,6 +155,50 @@ class TestMultiprocessing:
         run(script, receiver, PYTHONPATH=str(tmp_path))
         counts = sorted(spans_by_pid(receiver).values())
         assert counts == ([1, 10, 10] if method == "fork" else [10, 10])
+
+    @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+    def test_children_without_a_span(self, receiver: Receiver, tmp_path: Path, method: str) -> None:
+        """What they have counted arrives too."""
+        (tmp_path / "work.py").write_text(
+            "import multiprocessing, os, sys, otel_llm\n"
+            + TRACE
+            + "def work():\n"
+            + f"    otel_llm.configure(endpoint={receiver.url!r})\n"
+            + "    trace()\n"
+        )
+        script = f"""
+        import work
+        if {method!r} == "fork":
+            otel_llm.configure(endpoint=url)
+        child = multiprocessing.get_context({method!r}).Process(target=work.work)
+        child.start()
+        child.join()
+        """
+        environ = {"PYTHONPATH": str(tmp_path), "OTEL_TRACES_EXPORTER": "none"}
+        run(script, receiver, **environ)
+        seen = points(receiver, "gen_ai.server.request.duration")
+        assert [point.count for _, point in seen] == [1]
+
+    def test_one_that_was_set_up_by_its_main_module(
+        self, receiver: Receiver, tmp_path: Path
+    ) -> None:
+        """Imported before a child forgets whatever was to be done at its end."""
+        main = tmp_path / "main.py"
+        main.write_text(
+            "import multiprocessing, os, otel_llm\n"
+            f"otel_llm.configure(endpoint={receiver.url!r})\n"
+            + TRACE
+            + "if __name__ == '__main__':\n"
+            + "    child = multiprocessing.get_context('forkserver').Process(target=trace)\n"
+            + "    child.start()\n"
+            + "    child.join()\n"
+        )
+        run(
+            f"import runpy; runpy.run_path({str(main)!r}, run_name='__main__')",
+            receiver,
+            OTEL_TRACES_EXPORTER="none",
+        )
+        assert len(points(receiver, "gen_ai.server.request.duration")) == 1
 
 
 class TestMetrics:

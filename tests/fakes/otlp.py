@@ -50,10 +50,17 @@ class Receiver:
     @property
     def metrics(self) -> set[str]:
         """The names of all metrics received."""
+        return {name for _, name in self.metrics_by_service}
+
+    @property
+    def metrics_by_service(self) -> set[tuple[str, str]]:
+        """The names of all metrics received, each behind the service it came from."""
         return {
-            metric.name
+            (each.value.string_value, metric.name)
             for request in self._metrics
             for resource in request.resource_metrics
+            for each in resource.resource.attributes
+            if each.key == "service.name"
             for scope in resource.scope_metrics
             for metric in scope.metrics
         }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from prometheus_client import REGISTRY, generate_latest
 
 import otel_llm
-from otel_llm.config import RUNTIME, Settings
+from otel_llm.config import Settings
 from otel_llm.errors import ConfigurationError
 from otel_llm.providers import providers
 from tests.fakes.otlp import Receiver, receiving
@@ -87,17 +89,16 @@ def test_objectives_and_facts(receiver: Receiver) -> None:
     assert "otel_llm.slo.requests" in receiver.metrics
 
 
-@pytest.mark.parametrize("set_global", [False, True])
-def test_phase_spans(receiver: Receiver, set_global: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written whole for our own provider, and started like others where it is everybody's."""
-    monkeypatch.setattr("otel_llm.setup._set_global", _forget_finished)
-    configured(receiver, set_global=set_global)
-    assert RUNTIME.telemetry is not None
-    assert (RUNTIME.telemetry.finished_spans is None) is set_global
+def test_phase_spans(receiver: Receiver) -> None:
+    """Written whole for our own provider."""
+    configured(receiver)
     one_request()
     otel_llm.uninstrument()
-    if set_global:
-        return
+    check_phases(receiver)
+
+
+def check_phases(receiver: Receiver) -> None:
+    """The receiver has one request and its phases, each once, within it."""
     (request,) = (span for span in receiver.spans if span.name == "chat tiny")
     phases = [span for span in receiver.spans if span.name.startswith("llm.")]
     assert {"llm.preprocess", "llm.prefill"} <= {span.name for span in phases}
@@ -110,9 +111,34 @@ def test_phase_spans(receiver: Receiver, set_global: bool, monkeypatch: pytest.M
     assert len({each.span_id for each in phases}) == len(phases)
 
 
-def _forget_finished(made: Any) -> None:
-    """What `_set_global` does, without touching this process's providers."""
-    made.finished_spans = None
+GLOBAL = """
+import sys
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.trace import SpanProcessor
+import otel_llm
+
+class Starts(SpanProcessor):
+    def on_start(self, span, parent_context=None):
+        print(span.name)
+
+otel_llm.configure(endpoint=sys.argv[1], engines=[], set_global=True)
+trace.get_tracer_provider().add_span_processor(Starts())
+from tests.production.test_configure import one_request
+one_request()
+otel_llm.uninstrument()
+trace.get_tracer("app").start_span("later").end()
+metrics.get_meter("app").create_counter("later").add(1)
+"""
+
+
+def test_providers_for_everybody(receiver: Receiver) -> None:
+    """Phases are started like all spans, for others' processors; `uninstrument` ends nothing."""
+    command = [sys.executable, "-W", "error", "-c", GLOBAL, receiver.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    check_phases(receiver)
+    assert sorted(span.name for span in receiver.spans) == sorted(done.stdout.split("\n")[:-1])
+    assert "later" in {span.name for span in receiver.spans} & receiver.metrics
 
 
 def test_nothing_for_spans_that_are_not_sampled(receiver: Receiver) -> None:

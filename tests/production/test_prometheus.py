@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import logging
+import os
 import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -467,3 +469,44 @@ class TestEndpoint:
         caplog.set_level(logging.DEBUG)
         ask(server)
         assert caplog.messages == []
+
+
+class TestFork:
+    """A child's own scrape."""
+
+    def test_a_child_begins_at_zero(self) -> None:
+        """What its parent has counted is told by the parent alone, exemplars too."""
+        script = """
+        import otel_llm, os, time
+        from prometheus_client import REGISTRY
+        otel_llm.configure(prometheus=True, metrics=False, engines=[])
+        def serve(seconds):
+            with otel_llm.trace_request("chat", provider="p", side="server"):
+                time.sleep(seconds)
+        def told():
+            name = "gen_ai_server_request_duration_seconds"
+            found = [each for each in REGISTRY.collect() if each.name == name]
+            samples = [sample for each in found for sample in each.samples]
+            counts = [each.value for each in samples if each.name.endswith("_count")]
+            return counts, len({e.exemplar.labels["span_id"] for e in samples if e.exemplar})
+        serve(0); serve(0.1)
+        before = told()
+        if child := os.fork():
+            assert os.waitpid(child, 0)[1] == 0
+            assert told() == before
+            print(before[0])
+        else:
+            assert told() == ([], 0)
+            serve(0)
+            print(*told(), flush=True)
+            os._exit(0)
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env={**os.environ, "OTEL_TRACES_EXPORTER": "none"},
+        )
+        assert done.stdout.splitlines() == ["[1] 1", "[2]"], done.stderr

@@ -8,11 +8,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.services import jaeger, otelcol, vllm
+from tests.services import jaeger, llama_cpp, ollama, otelcol, prometheus, vllm
 
 BUILDS: dict[str, Callable[[], Path]] = {
     f"jaeger {jaeger.VERSION}": jaeger.binary,
     f"otelcol {otelcol.VERSION}": otelcol.binary,
+    f"prometheus {prometheus.VERSION}": prometheus.binary,
+    f"llama.cpp {llama_cpp.BUILD}": llama_cpp.binary,
+    "tiny models for llama.cpp": llama_cpp.model,
+    f"ollama {ollama.VERSION}": ollama.binary,
     f"vllm {vllm.VERSION}": vllm.python,
     f"vllm {vllm.OLDEST}": functools.partial(vllm.python, vllm.OLDEST),
     f"tiny model for vllm {vllm.VERSION}": vllm.model,

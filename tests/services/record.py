@@ -1,77 +1,152 @@
-"""Record answers of a real vLLM server, for fakes: `python -m tests.services.record`."""
+"""Record answers of real servers, for fakes: `python -m tests.services.record [SERVER ...]`."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import http.client
+import itertools
 import json
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.services import web
-from tests.services.vllm import MODEL_NAME, VERSION, Vllm
+from tests.services import llama_cpp, ollama, recorded, vllm, web
+from tests.services.llama_cpp import LlamaCpp
+from tests.services.ollama import Ollama
+from tests.services.recorded import Requests
+from tests.services.vllm import Vllm
 
-FOLDER = Path(__file__).with_name("recordings") / f"vllm-{VERSION}"
+_RECORDINGS = Path(__file__).with_name("recordings")
+FOLDER = _RECORDINGS / f"vllm-{vllm.VERSION}"
+LLAMA_CPP = _RECORDINGS / f"llama-cpp-{llama_cpp.BUILD}"
+OLLAMA = _RECORDINGS / f"ollama-{ollama.VERSION}"
+
 PER_REQUEST_METRICS = "--enable-per-request-metrics"
-
-_LENGTH = {"model": MODEL_NAME, "max_tokens": 5, "temperature": 0}
-_CHAT = _LENGTH | {"messages": [{"role": "user", "content": "hi"}]}
-_STREAM = {"stream": True, "stream_options": {"include_usage": True}}
-_CHAT_PATH = "/v1/chat/completions"
-
-PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
-    "chat_stream": (_CHAT_PATH, _CHAT | _STREAM),
-    "chat_invalid": (_CHAT_PATH, _CHAT | {"max_tokens": -1}),
-    "completions_n3": (
-        "/v1/completions",
-        _LENGTH | {"prompt": "The quick", "n": 3, "temperature": 1, "seed": 3},
-    ),
-    "responses_stream": (
-        "/v1/responses",
-        {
-            "model": MODEL_NAME,
-            "input": "hi",
-            "max_output_tokens": 5,
-            "temperature": 0,
-            "stream": True,
-        },
-    ),
-}
-"""Requests to a server with default settings."""
-
-WITH_METRICS: dict[str, tuple[str, dict[str, Any]]] = {
-    "chat_metrics": (_CHAT_PATH, _CHAT),
-    "chat_stream_metrics": (_CHAT_PATH, _CHAT | _STREAM),
-}
-"""Requests to a server that reports metrics with each answer."""
+PLAIN = recorded.VLLM
+WITH_METRICS = recorded.VLLM_METRICS
 
 
-def load(name: str) -> web.Response:
+def load(name: str, folder: Path = FOLDER) -> web.Response:
     """Return a recorded answer."""
-    meta = json.loads((FOLDER / f"{name}.json").read_text())
-    return web.Response(meta["status"], meta["headers"], (FOLDER / f"{name}.body").read_bytes())
+    meta = json.loads((folder / f"{name}.json").read_text())
+    return web.Response(meta["status"], meta["headers"], (folder / f"{name}.body").read_bytes())
 
 
-def record(requests: dict[str, tuple[str, dict[str, Any]]], args: Sequence[str] = ()) -> None:
-    """Start a server, send the requests, and save each answer's bytes beside a description."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as workdir, Vllm.start(Path(workdir), args=args) as server:
-        for name, (path, body) in requests.items():
-            answer = web.request(server.url + path, body)
-            (FOLDER / f"{name}.body").write_bytes(answer.body)
-            (FOLDER / f"{name}.json").write_text(_describe(path, body, answer))
-            print(f"{name}: {answer.status}, {len(answer.body)} bytes")
+def reads(name: str, folder: Path) -> list[bytes]:
+    """Return a recorded answer's body in the pieces in which the server sent it."""
+    body = (folder / f"{name}.body").read_bytes()
+    ends = [0]
+    for length in json.loads((folder / f"{name}.json").read_text())["reads"]:
+        ends.append(ends[-1] + length)
+    return [body[start:end] for start, end in itertools.pairwise(ends)]
 
 
-def _describe(path: str, body: dict[str, Any], answer: web.Response) -> str:
-    """Return the request, the status and the headers as JSON text."""
+def record(folder: Path, url: str, requests: Requests) -> None:
+    """Send requests to a server, and save each answer's bytes beside a description."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (path, body) in requests.items():
+        with _answer(url, path, body) as answer:
+            pieces = list(iter(answer.read1, b""))
+        (folder / f"{name}.body").write_bytes(b"".join(pieces))
+        (folder / f"{name}.json").write_text(_describe(path, body, answer, pieces))
+        print(f"{folder.name}/{name}: {answer.status}, {sum(map(len, pieces))} bytes")
+
+
+@contextlib.contextmanager
+def _answer(url: str, path: str, body: Any) -> Iterator[http.client.HTTPResponse]:
+    """Send a GET, or a POST of a text or of a JSON value, and yield the answer unread.
+
+    One read of it gives at most one piece of a chunked body.
+    """
+    place = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60.0)
+    with contextlib.closing(connection):
+        if body is None:
+            connection.request("GET", path)
+        else:
+            data = body if isinstance(body, str) else json.dumps(body)
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", path, data.encode(), headers)
+        yield connection.getresponse()
+
+
+def _describe(
+    path: str, body: Any, answer: http.client.HTTPResponse, pieces: Sequence[bytes]
+) -> str:
+    """Return the request, the status, the headers and the lengths of the reads as JSON text."""
+    headers = {name.lower(): value for name, value in answer.getheaders()}
     # A date would differ in each recording and tells a fake nothing.
-    headers = {name: value for name, value in answer.headers.items() if name != "date"}
-    request = {"path": path, "body": body}
-    text = json.dumps({"status": answer.status, "headers": headers, "request": request}, indent=2)
-    return f"{text}\n"
+    headers.pop("date", None)
+    lengths = [len(piece) for piece in pieces]
+    meta = {"status": answer.status, "headers": headers, "reads": lengths}
+    return f"{json.dumps(meta | {'request': {'path': path, 'body': body}}, indent=2)}\n"
+
+
+def record_vllm(workdir: Path) -> None:
+    """Record vLLM, with and without its metrics in each answer."""
+    for requests, args in ((PLAIN, []), (WITH_METRICS, [PER_REQUEST_METRICS])):
+        with Vllm.start(workdir, args=args) as server:
+            record(FOLDER, server.url, requests)
+
+
+def record_llama_cpp(workdir: Path) -> None:
+    """Record llama.cpp with each of its models."""
+    with LlamaCpp.start(workdir) as server:
+        record(LLAMA_CPP, server.url, recorded.LLAMA_CPP)
+    # A budget that ends its thoughts, or it would think for ever.
+    args = ["--reasoning-budget", "4"]
+    name = llama_cpp.THINKING_MODEL_NAME
+    with LlamaCpp.start(workdir, model_name=name, args=args) as server:
+        record(LLAMA_CPP, server.url, recorded.LLAMA_CPP_THINKING)
+    name = llama_cpp.EMBEDDING_MODEL_NAME
+    with LlamaCpp.start(workdir, model_name=name, args=["--embeddings"]) as server:
+        record(LLAMA_CPP, server.url, recorded.LLAMA_CPP_EMBEDDINGS)
+
+
+def record_ollama(workdir: Path) -> None:
+    """Record Ollama, and once more with all its room taken."""
+    with Ollama.start(workdir) as server:
+        record(OLLAMA, server.url, recorded.OLLAMA)
+    full = {"OLLAMA_MAX_LOADED_MODELS": "1", "OLLAMA_MAX_QUEUE": "0"}
+    with Ollama.start(workdir, env=full) as server, _busy(server):
+        record(OLLAMA, server.url, recorded.OLLAMA_OVERLOADED)
+
+
+@contextlib.contextmanager
+def _busy(server: Ollama) -> Iterator[None]:
+    """Keep one model at work, and let a request for another one wait for its place."""
+    path, body = recorded.OLLAMA["generate_stream"]
+    long = body | {"options": {"num_predict": -1}}
+    waits = {"model": ollama.EMBEDDING_MODEL_NAME, "input": "hi"}
+    waiting = threading.Thread(target=web.request, args=(f"{server.url}/api/embed", waits))
+    with _answer(server.url, path, long) as answer:
+        answer.read1()
+        waiting.start()
+        time.sleep(1.0)
+        yield
+    waiting.join()
+
+
+SERVERS: Mapping[str, Any] = {
+    "vllm": record_vllm,
+    "llama_cpp": record_llama_cpp,
+    "ollama": record_ollama,
+}
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.services.record", description=__doc__)
+    parser.add_argument("server", nargs="*", choices=[*SERVERS, []])
+    for name in parser.parse_args().server or SERVERS:
+        with tempfile.TemporaryDirectory() as workdir:
+            SERVERS[name](Path(workdir))
 
 
 if __name__ == "__main__":
-    record(PLAIN)
-    record(WITH_METRICS, [PER_REQUEST_METRICS])
+    main()

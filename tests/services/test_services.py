@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.services import otelcol, record, samples, vllm, web
+from tests.services import llama_cpp, ollama, otelcol, record, recorded, samples, vllm, web
 from tests.services.jaeger import Jaeger
+from tests.services.llama_cpp import LlamaCpp
+from tests.services.ollama import Ollama
 from tests.services.otelcol import Collector
 from tests.services.otlp_json import Span
 from tests.services.process import ServiceError
@@ -193,3 +196,87 @@ def test_vllm_loads_plugins_from_the_overlay(server: Vllm) -> None:
     pids = (server.log.parent / "plugin.txt").read_text().split()
     assert str(server.pid) in pids
     assert len(set(pids)) > 1
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaCpp]:
+    """Start a llama.cpp server."""
+    with LlamaCpp.start(tmp_path_factory.mktemp("llama")) as running:
+        yield running
+
+
+def test_llama_cpp_tells_its_timings(llama: LlamaCpp) -> None:
+    """A chat has as many tokens as were asked for, and its timings say so."""
+    answer = web.request(f"{llama.url}/v1/chat/completions", CHAT).json()
+    assert answer["timings"]["predicted_n"] == answer["usage"]["completion_tokens"] == 5
+    assert answer["timings"]["predicted_ms"] > 0
+
+
+def test_llama_cpp_streams_a_token_at_a_time(llama: LlamaCpp) -> None:
+    """A native stream has one event for each token, and the last one says why it ended."""
+    body = {"prompt": "a", "n_predict": 50, "temperature": 0, "stream": True}
+    events = [json.loads(text) for text in web.request(f"{llama.url}/completion", body).events()]
+    assert len([event for event in events if event["tokens"]]) == 50
+    assert events[-1]["stop_type"] == "limit"
+
+
+def test_llama_cpp_calls_a_tool(llama: LlamaCpp) -> None:
+    """A required call is made, for the grammar leaves the weights no choice."""
+    path, body = recorded.LLAMA_CPP["chat_tools"]
+    choice = web.request(llama.url + path, body).json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    call = choice["message"]["tool_calls"][0]["function"]
+    assert (call["name"], json.loads(call["arguments"])) == ("clock", {"zone": "UTC"})
+
+
+def test_llama_cpp_has_metrics_and_two_slots(llama: LlamaCpp) -> None:
+    """What waits can be read, and two requests need not."""
+    assert "llamacpp:requests_deferred 0" in llama.metrics_text()
+    assert len(web.request(f"{llama.url}/slots").json()) == llama_cpp.SLOTS
+
+
+@pytest.fixture(scope="module")
+def ollama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ollama]:
+    """Start an Ollama."""
+    with Ollama.start(tmp_path_factory.mktemp("ollama")) as running:
+        yield running
+
+
+def _lines(server: Ollama, name: str) -> list[dict[str, Any]]:
+    """Send a request whose answer is recorded, too, and return the lines of this answer."""
+    path, body = recorded.OLLAMA[name]
+    answer = web.request(server.url + path, body)
+    assert answer.status == 200, answer.body
+    return [json.loads(line) for line in answer.body.splitlines()]
+
+
+@pytest.mark.parametrize("name", ["generate", "generate_stream", "chat", "chat_stream"])
+def test_ollama_tells_its_durations(ollama_server: Ollama, name: str) -> None:
+    """The last object of each native answer has the counts, and durations in nanoseconds."""
+    last = _lines(ollama_server, name)[-1]
+    assert (last["done_reason"], last["eval_count"]) == ("length", 5)
+    parts = [last[f"{part}_duration"] for part in ("load", "prompt_eval", "eval")]
+    assert all(parts)
+    assert sum(parts) <= last["total_duration"]
+
+
+def test_ollama_thinks(ollama_server: Ollama) -> None:
+    """One model streams thoughts and no answer."""
+    lines = _lines(ollama_server, "chat_thinking_stream")
+    assert any(line["message"].get("thinking") for line in lines)
+    assert not any(line["message"]["content"] for line in lines)
+
+
+def test_ollama_embeds(ollama_server: Ollama) -> None:
+    """Each text has a vector."""
+    [answer] = _lines(ollama_server, "embed")
+    assert len(answer["embeddings"]) == 2
+
+
+def test_ollama_lists_what_is_loaded(tmp_path: Path) -> None:
+    """A model is loaded by the first request for it."""
+    with Ollama.start(tmp_path) as server:
+        assert web.request(f"{server.url}/api/ps").json() == {"models": []}
+        _lines(server, "load")
+        [loaded] = web.request(f"{server.url}/api/ps").json()["models"]
+        assert loaded["name"] == f"{ollama.MODEL_NAME}:latest"

@@ -36,6 +36,9 @@ _UNNAMED = ["wrapt", "opentelemetry-sdk", "opentelemetry-exporter-otlp"]
 # without it tomorrow's environment would be another one.
 _RELEASES = {VERSION: ("2.13.0", "2026-11-30"), OLDEST: ("2.9.1", "2025-12-31")}
 _MODEL_SCRIPT = Path(__file__).with_name("tiny_model.py")
+_SPEECH_SCRIPT = Path(__file__).with_name("tiny_whisper.py")
+SOUND = "soundfile==0.13.1"
+"""Decodes recordings; vLLM asks for it in an extra only."""
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -60,14 +63,27 @@ def model(version: str = VERSION) -> Path:
 
     Each vLLM makes its own, since its libraries cannot read what later ones write.
     """
+    return _made("tiny-model", _MODEL_SCRIPT, version)
+
+
+def speech_model(version: str = VERSION) -> Path:
+    """Return the directory of the model that hears, and make it when it is missing.
+
+    Its server needs `SOUND` in its overlay.
+    """
+    return _made("tiny-whisper", _SPEECH_SCRIPT, version)
+
+
+def _made(name: str, script: Path, version: str) -> Path:
+    """Return what a script saves into a directory, made with that vLLM's Python."""
     interpreter = python(version)
 
     def build(target: Path) -> None:
         # -P: the names of this folder's modules must not hide the real packages.
-        run([interpreter, "-P", _MODEL_SCRIPT, target])
+        run([interpreter, "-P", script, target])
 
-    content = hashlib.sha256(_MODEL_SCRIPT.read_bytes()).hexdigest()[:8]
-    return cached("tiny-model", f"{content}-vllm{version}-{_TAG}", build)
+    content = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
+    return cached(name, f"{content}-vllm{version}-{_TAG}", build)
 
 
 def exporting(url: str, **more: str) -> dict[str, str]:
@@ -170,7 +186,7 @@ class Vllm(Service):
             cwd=workdir,
         )
         server.url = f"http://127.0.0.1:{port}"
-        return server.wait_ready(answers(f"{server.url}/health"), limit=180.0)
+        return server.wait_ready(answers(f"{server.url}/health"), limit=300.0)
 
     def metrics_text(self) -> str:
         """Return the server's Prometheus metrics."""

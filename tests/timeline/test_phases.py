@@ -205,7 +205,8 @@ class TestClient:
 
     def test_preprocess_follows_the_retry(self) -> None:
         """With engine evidence the time after a retry is preprocess until the queue."""
-        found = resolve(client(SEEN | marks(sent=120) | engine(queued=150, scheduled=200)))
+        given = SEEN | marks(sent=120) | engine(queued=150, scheduled=200)
+        found = resolve(client(given, attempts=2))
         assert "retry 0+120 observed" in laid(found)
         assert "preprocess 120+30 derived" in laid(found)
 

@@ -20,6 +20,7 @@ from otel_llm.timeline import (
     Tokens,
     resolve,
 )
+from otel_llm.timeline.chunks import ChunkTimes
 from tests.timeline.builders import (
     BASE_NS,
     MONOTONIC_NS,
@@ -428,10 +429,11 @@ class TestEvidence:
     def test_holds_what_was_told(self, recorder: RequestRecorder) -> None:
         """Every field that callers set reaches the evidence."""
         recorder.streaming, recorder.role, recorder.attempts = True, "decode", 2
-        recorder.reported_total_ns, recorder.consumer_stall_ns = ns(9), ns(8)
-        recorder.buffered_chunks, recorder.finish_reasons = 3, ("stop",)
+        recorder.reported_total_ns, recorder.finish_reasons = ns(9), ("stop",)
+        recorder.chunks = ChunkTimes(1.0)
+        recorder.chunks.got, recorder.chunks.asked = [1.0, 1.108], [1.008, 1.108]
         found = recorder.evidence()
-        assert (Side.SERVER, True, "decode", 2, ns(9), ns(8), 3, ("stop",)) == (
+        assert (Side.SERVER, True, "decode", 2, ns(9), ns(8), 0, ("stop",)) == (
             found.side,
             found.streaming,
             found.role,

@@ -9,17 +9,18 @@ from typing import Any, Protocol
 
 from otel_llm.emit.live import LiveRequest
 from otel_llm.guard import guard
-from otel_llm.timeline import EngineStamps, Tokens
+from otel_llm.timeline import EngineStamps, Outcome, Tokens
 from otel_llm.timeline.gaps import FOLD_AT, OutputTimes
 
 
 class Taker(Protocol):
     """Who wants the statistics of the sequences that reach the engine."""
 
-    def take(self, name: object, stats: Any, request: Any) -> None:
+    def take(self, name: object, stats: Any, asked: Any, sent: Any) -> None:
         """One more sequence of the request with this external id, and its live statistics.
 
-        *request* is vLLM's record of what was asked for, of all sequences together.
+        *asked* is vLLM's record of what was asked for, of all sequences together; *sent* is the
+        message about this one, which has not gone to the engine yet.
         """
 
 
@@ -48,6 +49,7 @@ class VllmCall:
         "delta",
         "drafted",
         "expected",
+        "failure",
         "generates",
         "handed_over_ns",
         "last",
@@ -66,6 +68,7 @@ class VllmCall:
         self.last: Any = None
         self.name: object = None
         self.drafted: tuple[int, int] | None = None
+        self.failure: str | None = None
         self.states: list[Any] = []
         self.texts: dict[int, list[str]] | None = None
         self.at_end: Callable[[VllmCall], None] | None = None
@@ -74,7 +77,7 @@ class VllmCall:
         self._counted: dict[int, int] = {}
         self._settled: tuple[list[EngineStamps], Tokens] | None = None
 
-    def take(self, name: object, stats: Any, request: Any = None) -> None:  # noqa: ARG002
+    def take(self, name: object, stats: Any, asked: Any = None, sent: Any = None) -> None:  # noqa: ARG002
         """The live statistics of the next sequence of request *name*, None if they are off."""
         if self._settled is None and name == self.name and len(self.states) < self.expected:
             self.states.append(stats)
@@ -83,6 +86,7 @@ class VllmCall:
         """Keep what is needed of an output: metrics, finish reasons, and token counts."""
         self.last = output
         if not self.generates:
+            self.failure = _failure(output)
             return
         if output.metrics is not None and output.outputs:
             self._metrics[output.outputs[0].index] = output.metrics
@@ -177,6 +181,15 @@ class VllmCall:
         )
 
 
+def _failure(output: Any) -> str | None:
+    """Why a pooling output is none, in a word; vLLM gives an empty one then, and no exception."""
+    error = getattr(output, "error", None)
+    if error is None:
+        return None
+    code = getattr(error, "code", None)
+    return code if isinstance(code, str) and code.isidentifier() else type(error).__name__
+
+
 async def watched(
     inner: AsyncGenerator[Any, None], live: LiveRequest, call: VllmCall
 ) -> AsyncGenerator[Any, None]:
@@ -193,6 +206,8 @@ async def watched(
             if getattr(output, "metrics", None) is None:
                 with guard("vllm.keep"):
                     call.keep(output)
+                    if call.failure is not None:
+                        live.recorder.fail(Outcome.ERROR, call.failure)
             yield output
     except BaseException as error:
         failed(live, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from enum import Enum
 from pathlib import Path
@@ -66,10 +67,21 @@ def _plain(value: object) -> Value | None:
 
 def model_of(engine: Any) -> str | None:
     """The name under which an engine serves its model."""
-    config = getattr(engine, "model_config", None) or _read(engine, "vllm_config.model_config")
+    config = _model_config(engine)
     names = getattr(config, "served_model_name", None)
     first = names[0] if isinstance(names, list | tuple) and names else names
     return str(first or getattr(config, "model", None) or "") or None
+
+
+def only_model_of(engine: Any) -> str | None:
+    """The one name under which an engine can be asked for; None if it has several."""
+    names = getattr(_model_config(engine), "served_model_name", None)
+    several = isinstance(names, list | tuple) and len(names) > 1
+    return None if several else model_of(engine)
+
+
+def _model_config(engine: Any) -> Any:
+    return getattr(engine, "model_config", None) or _read(engine, "vllm_config.model_config")
 
 
 def role_of(engine: Any) -> str | None:
@@ -83,6 +95,17 @@ def traces_natively(engine: Any) -> bool:
     config = getattr(engine, "observability_config", None)
     config = config or _read(engine, "vllm_config.observability_config")
     return getattr(config, "otlp_traces_endpoint", None) is not None
+
+
+def writes_phase_spans(engine: Any) -> bool:
+    """Whether *engine* traces natively, and with spans of phases, so that ours would be doubles."""
+    return traces_natively(engine) and installed_makes_phase_spans()
+
+
+@functools.cache
+def installed_makes_phase_spans() -> bool:
+    """`makes_phase_spans` of the vLLM that is installed; its source is read once."""
+    return makes_phase_spans()
 
 
 def makes_phase_spans(root: Path | None = None) -> bool:

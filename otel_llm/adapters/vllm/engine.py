@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from opentelemetry import context as context_api
@@ -31,6 +32,8 @@ from otel_llm.timeline import Mark, Side
 PROVIDER = "vllm"
 LONGEST_ID = 256
 """Request ids come from clients (`X-Request-Id`)."""
+_HEARS = frozenset({"transcription", "translation"})
+"""Operations on one uploaded file."""
 _OPERATIONS = {"embed": "embeddings", "classify": "classify", "score": "score"}
 _PARAMETERS = (
     "max_tokens",
@@ -82,7 +85,9 @@ def _wrapper(patches: Patches, host: Host, name: str, original: Any) -> Any:
             return original(self, *args, **kwargs)
         inner = original(self, *args, **kwargs)
         with guard(f"vllm.{name}"):
-            return begun(inner, live, self, _given(parameters, args, kwargs))
+            given = _given(parameters, args, kwargs)
+            if not _asks_for_the_language(given):
+                return begun(inner, live, self, given)
         return inner
 
     return call
@@ -91,6 +96,15 @@ def _wrapper(patches: Patches, host: Host, name: str, original: Any) -> Any:
 def _given(parameters: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call by name, without `self`."""
     return dict(zip(parameters[1:], args, strict=False)) | kwargs
+
+
+def _asks_for_the_language(given: Mapping[str, Any]) -> bool:
+    """Whether vLLM asks the model what language a recording is in, before it has it written down.
+
+    That is part of the request's preparation: its token is not the first of the answer.
+    """
+    allowed = getattr(given.get("sampling_params"), "allowed_token_ids", None)
+    return bool(allowed) and str(given.get("request_id")).endswith("-lang_detect")
 
 
 def begun(inner: Any, live: LiveRequest, engine: Any, given: Mapping[str, Any]) -> Any:
@@ -107,11 +121,26 @@ def begun(inner: Any, live: LiveRequest, engine: Any, given: Mapping[str, Any]) 
         recorder.mark(Mark.QUEUED, now)
         recorder.role = describe.role_of(engine)
         live.annotate(_facts(given))
+        _name(live, engine, given)
+        if live.info.operation in _HEARS:
+            live.annotate({semconv.INPUT_AUDIO: 1})
         live.annotate(state.replica(engine, rank, semconv.REPLICA_WHEN_QUEUED))
     call.at_end = functools.partial(_ended, live.reference, engine, rank)
     call.name = given.get("request_id")
     several = call.expected > 1 or call.texts is not None
     return (watched_several if several else watched)(inner, live, call)
+
+
+def _name(live: LiveRequest, engine: Any, given: Mapping[str, Any]) -> None:
+    """Name the model of a request whose body was not read: an upload, or a very long one."""
+    if live.info.model is not None:
+        return
+    adapter = getattr(given.get("lora_request"), "lora_name", None)
+    model = adapter or describe.only_model_of(engine)
+    if model is not None:
+        live.info = replace(live.info, model=model)
+        live.span.update_name(live.info.span_name)
+        live.annotate({semconv.REQUEST_MODEL: model})
 
 
 def _ended(
@@ -186,6 +215,7 @@ class _Direct:
     def _started(self) -> LiveRequest:
         """Open the span, below whoever calls or whoever the caller's headers name."""
         given = self._given
+        step_back(self._telemetry, self._engine)
         live = self._telemetry.start(self._info(), Side.ENGINE, parent=self._parent)
         params = given.get("sampling_params")
         kind = getattr(getattr(params, "output_kind", None), "name", None)
@@ -206,6 +236,12 @@ class _Direct:
         else:
             operation, params = _pooling_operation(given.get("pooling_params")), None
         return request_info(operation, self._engine, params, self._telemetry)
+
+
+def step_back(telemetry: Telemetry, engine: Any) -> None:
+    """Write no phase spans where *engine* writes its own."""
+    if telemetry.settings.phase_spans and describe.writes_phase_spans(engine):
+        telemetry.step_back()
 
 
 def _pooling_operation(params: Any) -> str:

@@ -17,11 +17,13 @@ from otel_llm.adapters.patching import Patches
 from otel_llm.adapters.registry import Host
 from otel_llm.adapters.vllm import describe
 from otel_llm.adapters.vllm.calls import CURRENT, VllmCall, refused
-from otel_llm.adapters.vllm.engine import noting, request_info
+from otel_llm.adapters.vllm.engine import noting, request_info, step_back
 from otel_llm.emit.batch import BatchSpan
+from otel_llm.emit.live import LiveRequest
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.guard import guard
-from otel_llm.timeline import Mark
+from otel_llm.propagation.headers import injected
+from otel_llm.timeline import Mark, Outcome
 
 _METHODS = {
     "generate": "text_completion",
@@ -98,6 +100,8 @@ class Batch:
         self._engine = getattr(llm, "llm_engine", None)
         self._operation = operation
         self._requests: dict[object, _Request] = {}
+        step_back(telemetry, self._engine)
+        self._native = describe.traces_natively(self._engine)
         self._span = BatchSpan(telemetry, operation, describe.model_of(self._engine))
 
     def __enter__(self) -> None:
@@ -113,18 +117,23 @@ class Batch:
         with guard("vllm.batch_end"):
             self._span.finish(error)
 
-    def take(self, name: object, stats: Any, request: Any = None) -> None:
-        """A sequence of request *name* has reached the engine."""
+    def take(self, name: object, stats: Any, asked: Any = None, sent: Any = None) -> None:
+        """A sequence of request *name* is about to be sent to the engine."""
         now = self._telemetry.clock.monotonic_ns()
-        params = getattr(request, "sampling_params", None)
+        params = getattr(asked, "sampling_params", None)
         known = self._requests.get(name)
         if known is None:
             expected = max(1, getattr(params, "n", None) or 1)
             call = VllmCall(expected, now, delta=False, generates=params is not None)
             call.name = name
             known = self._requests[name] = _Request(call, params)
+            if self._native:
+                known.live = self._open(known)
         known.call.expected = max(known.call.expected, len(known.call.states) + 1)
         known.call.take(name, stats)
+        if known.live is not None and sent is not None:  # vLLM's own spans shall be below ours
+            given = getattr(sent, "trace_headers", None) or {}
+            sent.trace_headers = {**given, **injected(known.live.context)}
 
     def stepped(self, outputs: Any) -> None:
         """Note which requests have ended."""
@@ -137,10 +146,15 @@ class Batch:
                 self._write(request, None)  # now: thousands at the end would flood the exporter
                 del self._requests[output.request_id]
 
+    def _open(self, request: _Request) -> LiveRequest:
+        params = request.params
+        return self._span.request(
+            request_info(self._operation, self._engine, params, self._telemetry)
+        )
+
     def _write(self, request: _Request, error: BaseException | None) -> None:
         call = request.call
-        info = request_info(self._operation, self._engine, request.params, self._telemetry)
-        live = self._span.request(info)
+        live = request.live or self._open(request)
         recorder = live.recorder
         recorder.call(call, call.expected)
         recorder.generates = call.generates
@@ -150,8 +164,12 @@ class Batch:
         if request.ended_ns is not None:
             recorder.mark(Mark.LAST_TOKEN, request.ended_ns)
             recorder.ending(end_record=True)
+            if call.failure is not None:
+                recorder.fail(Outcome.ERROR, call.failure)
+        elif error is not None and refused(error):  # another prompt; this one was taken back
+            recorder.fail(Outcome.CANCELLED, None)
         elif error is not None:
-            live.fail(error, refused=refused(error))
+            live.fail(error)
         live.finish(request.ended_ns)
 
 
@@ -161,4 +179,5 @@ class _Request:
     def __init__(self, call: VllmCall, params: Any) -> None:
         self.call = call
         self.params = params
+        self.live: LiveRequest | None = None
         self.ended_ns: int | None = None

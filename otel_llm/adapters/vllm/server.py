@@ -23,15 +23,36 @@ _UNNUMBERED = (0, 2)
 """Builds from a checkout without tags are called 0.0.0 or 0.1 whatever they hold."""
 
 
+class _Switch:
+    """What was switched on last, and whether it still is.
+
+    An application puts its middleware together once, and keeps it when instrumentation is
+    switched off and on again.
+    """
+
+    on: tuple[Patches, Host] | None = None
+
+    @classmethod
+    def telemetry(cls) -> Telemetry | None:
+        """The telemetry in force now; None if there is none."""
+        if cls.on is None or not cls.on[0].active:
+            return None
+        return cls.on[1].telemetry()
+
+
 def patch(fastapi: Any, patches: Patches, host: Host) -> None:
-    """See every FastAPI application before its middleware is put together."""
+    """See every FastAPI application before its middleware is put together.
+
+    One that has served a request while nothing was instrumented stays as it is.
+    """
+    _Switch.on = patches, host
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def build_middleware_stack(app: Any) -> Any:
             if patches.active:
                 with guard("vllm.middleware"):
-                    _add_middleware(app, host, patches)
+                    _add_middleware(app, host)
             return original(app)
 
         return build_middleware_stack
@@ -39,7 +60,7 @@ def patch(fastapi: Any, patches: Patches, host: Host) -> None:
     patches.replace(fastapi, "build_middleware_stack", make)
 
 
-def _add_middleware(app: Any, host: Host, patches: Patches) -> None:
+def _add_middleware(app: Any, host: Host) -> None:
     """Wrap an application that serves a vLLM engine; other FastAPI applications are left alone."""
     from starlette.middleware import Middleware
 
@@ -49,27 +70,26 @@ def _add_middleware(app: Any, host: Host, patches: Patches) -> None:
     if made is None:
         return
 
-    def telemetry() -> Telemetry | None:
-        return host.telemetry() if patches.active else None
-
-    @functools.cache
-    def traced() -> bool:
-        """Act on what the application's state says; gives whether vLLM traces."""
+    @functools.lru_cache(maxsize=1)
+    def traced(told: Telemetry) -> bool:
+        """Tell it what the application's state says; gives whether vLLM traces."""
         with guard("vllm.server_state"):
-            made.instruments.know(_served_names(app))
+            told.instruments.know(_served_names(app))
             if _traces_natively(app):
                 if describe.makes_phase_spans():
-                    made.step_back()
+                    told.step_back()
                 return True
         return False
 
     if _in_state(app):
-        traced()  # else at the first request
+        traced(made)  # else at the first request
 
     def settings() -> ServerSettings:
-        return replace(host.server(), provider=PROVIDER, inject=traced())
+        found = _Switch.telemetry()
+        inject = found is not None and traced(found)
+        return replace(host.server(), provider=PROVIDER, inject=inject)
 
-    ours = Middleware(InferenceMiddleware, telemetry=telemetry, settings=settings)
+    ours = Middleware(InferenceMiddleware, telemetry=_Switch.telemetry, settings=settings)
     app.user_middleware.insert(0, ours)
     _warn_if_too_old(ENGINES["vllm"].installed_version())
 

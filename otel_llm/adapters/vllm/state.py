@@ -58,7 +58,8 @@ def _added(
     taker = CURRENT.get()
     if taker is not None:
         known = processor.request_states.get(request.request_id)
-        taker.take(name, getattr(known, "stats", None), request if parent is None else parent)
+        asked = request if parent is None else parent
+        taker.take(name, getattr(known, "stats", None), asked, request)
 
 
 def patch_events(iteration_stats: Any, patches: Patches) -> None:

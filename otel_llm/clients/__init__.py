@@ -1,0 +1,1 @@
+"""What the adapters of client libraries share: the open call, its stream, its reply."""

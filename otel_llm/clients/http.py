@@ -1,0 +1,311 @@
+"""HTTP responses watched in place: httpx, requests, aiohttp.
+
+Whatever way the application reads the body (bytes, lines, JSON), its bytes pass here once and are
+cut into records. Records are parsed up to the first token; after it only the last few, and those
+that are no JSON objects or speak of an error.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from otel_llm.clients.failures import leaving, note_status
+from otel_llm.clients.overriding import is_overridden, override, state
+from otel_llm.clients.reader import LAST_ITEMS, ReplyReader
+from otel_llm.clients.stream import ClientStream
+from otel_llm.emit.live import LiveRequest
+from otel_llm.guard import guard
+from otel_llm.replies.wire import DocumentRecords, Record, records_for
+from otel_llm.timeline.chunks import BLOCK
+
+_STREAMS = ("text/event-stream", "ndjson", "jsonl", "json-lines", "stream+json")
+
+
+class ByteStream(ClientStream):
+    """The body of one response, as its bytes pass."""
+
+    __slots__ = ("_enough", "_is_document", "_last", "_records", "_replies", "waits")
+
+    def __init__(
+        self,
+        live: LiveRequest,
+        reader: ReplyReader,
+        content_type: str | None,
+        done: Callable[[BaseException | None], None] | None = None,
+    ) -> None:
+        super().__init__(live, reader, done=done)
+        live.recorder.streaming = is_stream(content_type)
+        self._replies = reader
+        self._records = records_for(content_type)
+        self._is_document = isinstance(self._records, DocumentRecords)
+        if self._is_document:  # its bytes are no chunks, and none of them is the first token
+            live.recorder.chunks = None
+        self._enough = False
+        self.waits = False
+        """True while a read is going on; closing the response then belongs to its end."""
+        self._last: deque[Record] = deque(maxlen=LAST_ITEMS)
+        reader.terminated = lambda: reader.reply.terminator
+
+    def took(self, data: bytes) -> None:
+        """One read has brought *data*."""
+        with guard("client.bytes"):
+            self.waits = False
+            now, times = self._clock(), self.times
+            records = self._records.feed(data)
+            if records and not self._is_document:  # whatever its type says
+                self.live.recorder.streaming = True
+            for record in records:
+                if len(times.asked) < len(times.got):
+                    times.asked.append(now)
+                if len(times.got) >= BLOCK:
+                    times.fold()
+                self._take(record, now)
+
+    def asks(self) -> None:
+        """The application asks for more.
+
+        A read that has brought no whole record leaves the earlier time of asking as it is.
+        """
+        self.waits = True
+        times, now = self.times, self._clock()
+        if len(times.asked) < len(times.got):
+            times.asked.append(now)
+        elif not times.got and not times.chunks:
+            times.asked_at = now
+
+    def _take(self, record: Record, now: float) -> None:
+        data = record.data
+        if self._enough and data[:1] == "{" and data[-1:] == "}" and '"error"' not in data:
+            self.times.got.append(now)
+            self._last.append(record)
+            return
+        item = self._replies.parsed(record)
+        if item is not None and self._is_document:
+            self._replies.whole(item)
+        elif item is not None:
+            self.times.got.append(now)
+            self._enough = self._replies.head(item, now) or self._enough
+
+    def ended(self, failure: BaseException | None) -> None:
+        """End the request: the body was read to its end, failed, or was left."""
+        if not self._ended:
+            with guard("client.bytes"):
+                recorder = self.live.recorder
+                if not recorder.streaming:
+                    self._is_document, recorder.chunks = True, None
+                for record in self._records.end():
+                    self._take(record, self._clock())
+                self._recent = [self._replies.parsed(each) for each in self._last]
+                if not recorder.streaming and failure is None:
+                    self._replies.reply.end_record = self._replies.reply.error is None
+        super().ended(failure)
+
+    def unseen(self) -> None:
+        """The body was read to its end, but compressed; nothing is known of it but that."""
+        with guard("client.bytes"):
+            if not self._ended:
+                self._replies.reply.end_record = True
+        self.ended(None)
+
+    def closed(self) -> None:
+        """The response was closed, and not by reading it to its end."""
+        if not self.waits:
+            self.ended(leaving())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the request has ended; what is read then was read before."""
+        return self._ended
+
+    def __del__(self) -> None:
+        """Nobody holds the response any more."""
+        if not self._ended:
+            self.ended(leaving())
+
+
+def is_stream(content_type: str | None) -> bool:
+    """Whether a body of this type comes piece by piece."""
+    kind = (content_type or "").lower()
+    return any(each in kind for each in _STREAMS)
+
+
+def watch_response(
+    live: LiveRequest,
+    reader: ReplyReader,
+    response: Any,
+    done: Callable[[BaseException | None], None] | None = None,
+) -> bool:
+    """Watch how the application reads *response*; one that was read already is read here.
+
+    Returns:
+        False if that cannot be done: it is no such response, or it is watched already.
+
+    Args:
+        live: The open request.
+        reader: Reads the reply.
+        response: A response of httpx, httpx2, requests or aiohttp.
+        done: Called at the end of the body with what went wrong, instead of ending the request.
+    """
+    with guard("client.response"):
+        if is_overridden(response):
+            return False
+        status = getattr(response, "status_code", None) or getattr(response, "status", None)
+        note_status(live, status)
+        reader.headers(response.headers)
+        content_type = response.headers.get("content-type")
+        if (body := _body_of(response)) is not None:
+            _read_whole(live, reader, body, content_type, done)
+            return True
+        stream = ByteStream(live, reader, content_type, done)
+        if hasattr(response, "iter_content"):
+            override(response, stream, _requests)
+        elif hasattr(response, "aiter_bytes"):
+            _watch_httpx(response, stream)
+        else:
+            _watch_aiohttp(response, stream)
+        return True
+    return False
+
+
+def _body_of(response: Any) -> bytes | None:
+    """The body of a response that was read already, or None."""
+    for name in ("_content", "_body"):  # httpx and requests; aiohttp
+        body = vars(response).get(name) if hasattr(response, "__dict__") else None
+        if isinstance(body, bytes):
+            return body
+    return None
+
+
+def _read_whole(
+    live: LiveRequest,
+    reader: ReplyReader,
+    body: bytes,
+    content_type: str | None,
+    done: Callable[[BaseException | None], None] | None,
+) -> None:
+    """Read a body that is there: nobody knows when its pieces came, so it gives no marks."""
+    with guard("client.body"):
+        reply = reader.reply
+        streaming = live.recorder.streaming = is_stream(content_type)
+        records = records_for(content_type) if streaming else DocumentRecords()
+        items = [reader.parsed(each) for each in (*records.feed(body), *records.end())]
+        tokens = [reader.read(item) for item in items if item is not None]
+        if streaming:
+            reply.end_record = reply.end_record or (reply.terminator and any(tokens))
+        else:
+            reply.end_record = reply.error is None
+        reader.terminated = lambda: reply.terminator
+        reader.finish(live, exhausted=True)
+    if done is None:
+        live.finish()
+    else:
+        done(None)
+
+
+def _watch_httpx(response: Any, stream: ByteStream) -> None:
+    """All its ways of reading end in `iter_raw`, whose bytes may still be compressed."""
+    encoded = bool(response.headers.get("content-encoding"))
+    if hasattr(response.stream, "__iter__"):
+        override(response, stream, _httpx_encoded if encoded else _httpx)
+    else:
+        override(response, stream, _httpx_async_encoded if encoded else _httpx_async)
+
+
+def _watch_aiohttp(response: Any, stream: ByteStream) -> None:
+    """All its ways of reading go through `content`; a body read whole releases it."""
+    from otel_llm.clients.aiohttp import watched_content
+
+    override(response, stream, _aiohttp)
+    response.content = watched_content(response.content, stream)
+
+
+def _httpx(kind: Any) -> dict[str, Any]:
+    return {"iter_raw": _iterated(kind.iter_raw), "close": _closing(kind.close)}
+
+
+def _httpx_encoded(kind: Any) -> dict[str, Any]:
+    return {"iter_bytes": _iterated(kind.iter_bytes), "close": _closing(kind.close)}
+
+
+def _httpx_async(kind: Any) -> dict[str, Any]:
+    return {"aiter_raw": _aiterated(kind.aiter_raw), "aclose": _aclosing(kind.aclose)}
+
+
+def _httpx_async_encoded(kind: Any) -> dict[str, Any]:
+    return {"aiter_bytes": _aiterated(kind.aiter_bytes), "aclose": _aclosing(kind.aclose)}
+
+
+def _requests(kind: Any) -> dict[str, Any]:
+    """Its `content`, `text`, `json` and `iter_lines` all go through `iter_content`."""
+    return {"iter_content": _iterated(kind.iter_content), "close": _closing(kind.close)}
+
+
+def _aiohttp(kind: Any) -> dict[str, Any]:
+    return {"close": _closing(kind.close), "release": _closing(kind.release)}
+
+
+def _iterated(original: Any) -> Any:
+    @functools.wraps(original)
+    def iterate(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        stream: ByteStream = state(self)
+        failure: BaseException | None = None
+        pieces = original(self, *args, **kwargs)
+        try:
+            stream.asks()
+            for piece in pieces:
+                stream.took(piece if isinstance(piece, bytes) else str(piece).encode())
+                yield piece
+                stream.asks()
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            stream.ended(failure)
+
+    return iterate
+
+
+def _aiterated(original: Any) -> Any:
+    @functools.wraps(original)
+    async def iterate(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        stream: ByteStream = state(self)
+        failure: BaseException | None = None
+        pieces = original(self, *args, **kwargs)
+        try:
+            stream.asks()
+            async for piece in pieces:
+                stream.took(piece)
+                yield piece
+                stream.asks()
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            stream.ended(failure)
+
+    return iterate
+
+
+def _closing(original: Any) -> Any:
+    @functools.wraps(original)
+    def close(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            state(self).closed()
+
+    return close
+
+
+def _aclosing(original: Any) -> Any:
+    @functools.wraps(original)
+    async def aclose(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await original(self, *args, **kwargs)
+        finally:
+            state(self).closed()
+
+    return aclose

@@ -1,0 +1,1 @@
+"""huggingface_hub's clients, unchanged, against servers on loopback."""

@@ -1,0 +1,385 @@
+"""The OpenAI client library: every way through it is one request, described as it was sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2
+import openai
+import pydantic
+import pytest
+
+import otel_llm
+from otel_llm import semconv
+from otel_llm.testing import CapturedTelemetry
+from tests.clients.builders import (
+    MESSAGES,
+    STREAMED,
+    WHOLE,
+    aclient,
+    attributes,
+    client,
+    outcomes,
+    request,
+    requests,
+)
+from tests.clients.fixtures import (  # noqa: F401 - fixtures
+    aask_fixture,
+    ask_fixture,
+    captured_fixture,
+    serve_fixture,
+)
+from tests.fakes.openai_server import (
+    END,
+    ROLE,
+    Answer,
+    OpenAIServer,
+    chunk,
+    completion,
+    recorded,
+    stream,
+    whole,
+    word,
+)
+
+Ask = Callable[..., Any]
+Serve = Callable[..., OpenAIServer]
+EMBEDDINGS = {
+    "object": "list",
+    "model": "tiny",
+    "data": [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}],
+    "usage": {"prompt_tokens": 3, "total_tokens": 3},
+}
+TOOLS = [{"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}]
+
+
+class Colour(pydantic.BaseModel):
+    """What a model shall answer."""
+
+    name: str
+
+
+@pytest.fixture
+def made(serve: Serve) -> Iterator[Callable[..., Any]]:
+    """Makes a client whose server answers so."""
+    clients: list[Any] = []
+
+    def make(*answers: Answer, **options: Any) -> Any:
+        clients.append(client(serve(*answers), **options))
+        return clients[-1]
+
+    yield make
+    for each in clients:
+        each.close()
+
+
+def test_a_whole_reply(captured: CapturedTelemetry, made: Ask) -> None:
+    """Name, kind, who and where, parameters, and what the reply says of itself."""
+    using = made(whole())
+    reply = using.chat.completions.create(**WHOLE, temperature=0.5, max_tokens=9, seed=3)
+    assert reply.choices[0].message.content == "a token or two"
+    span = request(captured)
+    assert (span.name, span.kind.name) == ("chat tiny", "CLIENT")
+    expected = {
+        semconv.SIDE: "client",
+        semconv.OPERATION: "chat",
+        semconv.PROVIDER: "openai",
+        semconv.REQUEST_MODEL: "tiny",
+        semconv.RESPONSE_MODEL: "tiny",
+        semconv.RESPONSE_ID: "chatcmpl-1",
+        semconv.SERVER_ADDRESS: "127.0.0.1",
+        semconv.SERVER_PORT: using.base_url.port,
+        semconv.INPUT_TOKENS: 7,
+        semconv.OUTPUT_TOKENS: 5,
+        semconv.OUTCOME: "ok",
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.max_tokens": 9,
+        "gen_ai.request.seed": 3,
+        "gen_ai.response.finish_reasons": ("stop",),
+    }
+    assert expected == {name: span.attributes.get(name) for name in expected}
+    assert semconv.TTFT_US not in span.attributes
+
+
+def test_nothing_of_the_conversation_is_written(captured: CapturedTelemetry, made: Ask) -> None:
+    """Neither prompt nor answer nor key."""
+    made(whole()).chat.completions.create(**WHOLE)
+    written = str([(dict(each.attributes), each.events) for each in captured.spans])
+    assert not any(each in written for each in ("'hi'", "a token", "secret"))
+
+
+def test_a_stream(captured: CapturedTelemetry, ask: Ask) -> None:
+    """Phases, windows and usage."""
+    assert len(list(ask(stream(5, first=0.01, gap=0.002)))) == 8
+    found = attributes(captured)
+    for name in (semconv.TTFT_US, semconv.E2E_US, semconv.OUTPUT_TOKENS, semconv.CHUNK_GAP_P50_US):
+        assert name in found
+    assert captured.tree()[:3] == ["chat tiny", "  llm.first_token", "  llm.decode"]
+
+
+@pytest.mark.parametrize("name", ["chat_stream", "chat_stream_metrics"])
+def test_recorded_streams(captured: CapturedTelemetry, ask: Ask, name: str) -> None:
+    """What a real vLLM has sent is recognised as its own."""
+    list(ask(recorded(name)))
+    found = attributes(captured)
+    assert (found[semconv.OUTCOME], found[semconv.ENGINE_NAME]) == ("ok", "vllm")
+    assert (found[semconv.INPUT_TOKENS], found[semconv.OUTPUT_TOKENS]) == (6, 5)
+
+
+def test_an_engines_own_timings(captured: CapturedTelemetry, ask: Ask) -> None:
+    """VLLM's queue, prefill and decode are on the client's span, too."""
+    list(ask(recorded("chat_stream_metrics")))
+    sources = attributes(captured)[semconv.SOURCES]
+    assert "queue=" in sources
+    assert "prefill=" in sources
+
+
+def test_the_engine_is_remembered(captured: CapturedTelemetry, made: Ask) -> None:
+    """Once it was recognised at a base URL it is the provider of the next call."""
+    using = made(recorded("chat_stream"))
+    for _ in range(2):
+        list(using.chat.completions.create(**STREAMED))
+    providers = [each.attributes[semconv.PROVIDER] for each in requests(captured)]
+    assert providers == ["openai", "vllm"]
+
+
+def test_an_invalid_request(captured: CapturedTelemetry, ask: Ask) -> None:
+    """What vLLM refuses is a rejection."""
+    with pytest.raises(openai.BadRequestError):
+        ask(recorded("chat_invalid"))
+    assert outcomes(captured) == ["rejected"]
+
+
+def test_legacy_completions(captured: CapturedTelemetry, made: Ask) -> None:
+    """Three choices in one reply."""
+    reply = made(recorded("completions_n3")).completions.create(model="tiny", prompt="a", n=3)
+    assert len(reply.choices) == 3
+    found = attributes(captured)
+    assert (found[semconv.OPERATION], found[semconv.CHOICE_COUNT]) == ("text_completion", 3)
+    assert (found[semconv.OUTCOME], found[semconv.OUTPUT_TOKENS]) == ("ok", 15)
+
+
+def test_choices_that_end_one_by_one(captured: CapturedTelemetry, ask: Ask) -> None:
+    """Three choices, each with its own end; those in the middle are read, too."""
+    pieces = [chunk({"content": "x"}, index=each) for each in (0, 1, 2)]
+    ends = [chunk({}, reason, index) for index, reason in enumerate(("stop", "length", "stop"))]
+    more = [chunk({"content": "y"}, index=2)] * 6
+    answer = Answer([*pieces, ends[0], *more, ends[1], *more, ends[2], *END[1:]])
+    list(ask(answer, n=3))
+    found = attributes(captured)
+    assert found["gen_ai.response.finish_reasons"] == ("stop", "length", "stop")
+    assert found[semconv.OUTCOME] == "ok"
+
+
+def test_a_choice_that_never_ends(captured: CapturedTelemetry, ask: Ask) -> None:
+    """One of two has no finish reason before the body ends."""
+    list(ask(Answer([word(), chunk({"content": "x"}, index=1), chunk({}, "stop")]), n=2))
+    assert outcomes(captured) == ["error"]
+
+
+def test_responses_streaming(captured: CapturedTelemetry, made: Ask) -> None:
+    """Events of the responses API."""
+    using = made(recorded("responses_stream"))
+    events = list(using.responses.create(model="tiny", input="hi", stream=True))
+    assert events[-1].type == "response.completed"
+    found = attributes(captured)
+    assert (found[semconv.OPERATION], found[semconv.OUTCOME]) == ("chat", "ok")
+    assert (found[semconv.INPUT_TOKENS], found[semconv.OUTPUT_TOKENS]) == (6, 5)
+    assert semconv.TTFT_US in found
+
+
+def test_responses_stream_helper(captured: CapturedTelemetry, made: Ask) -> None:
+    """The helper over the same events."""
+    with made(recorded("responses_stream")).responses.stream(model="tiny", input="hi") as events:
+        kinds = [each.type for each in events]
+        final = events.get_final_response()
+    assert kinds[-1] == "response.completed"
+    assert final.usage.output_tokens == 5
+    assert outcomes(captured) == ["ok"]
+
+
+def test_chat_stream_helper(captured: CapturedTelemetry, made: Ask) -> None:
+    """`.stream()` of chat completions."""
+    with made(stream(5)).chat.completions.stream(model="tiny", messages=MESSAGES) as events:
+        for _ in events:
+            pass
+        final = events.get_final_completion()
+    assert final.usage.completion_tokens == 5
+    assert outcomes(captured) == ["ok"]
+
+
+def test_chat_stream_helper_left(captured: CapturedTelemetry, made: Ask) -> None:
+    """The helper's block is left early."""
+    with made(stream(200)).chat.completions.stream(model="tiny", messages=MESSAGES) as events:
+        next(events)
+    assert outcomes(captured) == ["abandoned"]
+
+
+async def test_async_stream_helper(captured: CapturedTelemetry, serve: Serve) -> None:
+    """`.stream()` of an asynchronous client."""
+    using = aclient(serve(stream(5)))
+    async with using, using.chat.completions.stream(model="tiny", messages=MESSAGES) as events:
+        async for _ in events:
+            pass
+        final = await events.get_final_completion()
+    assert final.usage.completion_tokens == 5
+    assert outcomes(captured) == ["ok"]
+
+
+def test_parse(captured: CapturedTelemetry, made: Ask) -> None:
+    """`parse` with a pydantic model as the format of the answer."""
+    answer = whole(completion(content='{"name": "red"}'))
+    parse = made(answer).chat.completions.parse
+    reply = parse(**WHOLE, response_format=Colour)
+    assert Colour(name="red") == reply.choices[0].message.parsed
+    assert outcomes(captured) == ["ok"]
+    assert attributes(captured)[semconv.OUTPUT_TYPE] == "json"
+
+
+def test_tools(captured: CapturedTelemetry, ask: Ask) -> None:
+    """The first piece of a tool call is a token, its name without arguments included."""
+    call = {"index": 0, "id": "call_1", "type": "function"}
+    named = chunk({"tool_calls": [{**call, "function": {"name": "clock", "arguments": ""}}]})
+    args = chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]})
+    list(ask(Answer((ROLE, 0.05, named, args, chunk({}, "tool_calls"), *END[1:])), tools=TOOLS))
+    found = attributes(captured)
+    assert found[semconv.TTFT_US] >= 50_000
+    assert found["gen_ai.response.finish_reasons"] == ("tool_calls",)
+
+
+def test_logprobs(captured: CapturedTelemetry, ask: Ask) -> None:
+    """Chunks with log probabilities."""
+    item = {"token": " token", "logprob": -0.1, "bytes": None, "top_logprobs": []}
+    choice = {
+        "index": 0,
+        "delta": {"content": " token"},
+        "logprobs": {"content": [item]},
+        "finish_reason": None,
+    }
+    first = list(ask(Answer((chunk({}, choices=[choice]), *END)), logprobs=True))[0]
+    assert first.choices[0].logprobs.content[0].logprob == -0.1
+    assert outcomes(captured) == ["ok"]
+
+
+def test_embeddings(captured: CapturedTelemetry, made: Ask) -> None:
+    """An operation without tokens that come one by one."""
+    made(whole(EMBEDDINGS)).embeddings.create(
+        model="tiny", input="hi", encoding_format="float", dimensions=2
+    )
+    found = attributes(captured)
+    assert (found[semconv.OPERATION], found[semconv.INPUT_TOKENS]) == ("embeddings", 3)
+    assert request(captured).name == "embeddings tiny"
+
+
+def test_moderations_are_left_alone(captured: CapturedTelemetry, made: Ask) -> None:
+    """No inference of a language model."""
+    using = made(whole({"id": "m", "model": "tiny", "results": []}))
+    using.moderations.create(input="hi")
+    assert captured.spans == []
+
+
+def test_post(captured: CapturedTelemetry, made: Ask) -> None:
+    """The low-level method with a type of one's own."""
+    reply = made(whole()).post("/chat/completions", body=WHOLE, cast_to=httpx2.Response)
+    assert json.loads(reply.read())["model"] == "tiny"
+    found = attributes(captured)
+    assert (found[semconv.OUTCOME], found[semconv.OUTPUT_TOKENS]) == ("ok", 5)
+
+
+def test_extra_body(captured: CapturedTelemetry, made: Ask) -> None:
+    """Parameters that only `extra_body` can carry."""
+    made(whole()).chat.completions.create(**WHOLE, extra_body={"top_k": 3})
+    assert attributes(captured)["gen_ai.request.top_k"] == 3
+
+
+def test_azure(captured: CapturedTelemetry, serve: Serve) -> None:
+    """Azure's client, whose path holds the deployment."""
+    server = serve(whole())
+    with openai.AzureOpenAI(
+        azure_endpoint=server.url.removesuffix("/v1"), api_key="secret", api_version="2026-01-01"
+    ) as using:
+        using.chat.completions.create(**WHOLE)
+    assert "/openai/deployments/tiny/chat/completions" in server.last.path
+    assert attributes(captured)[semconv.PROVIDER] == "azure.ai.openai"
+
+
+def test_the_module_as_a_client(
+    captured: CapturedTelemetry, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`openai.chat.completions` without a client."""
+    server = serve(whole())
+    monkeypatch.setattr(openai, "base_url", server.url)
+    monkeypatch.setattr(openai, "api_key", "secret")
+    monkeypatch.setattr(openai, "_client", None)
+    try:
+        openai.chat.completions.create(**WHOLE)
+    finally:
+        openai._client.close()  # type: ignore[attr-defined]
+        openai._reset_client()  # type: ignore[attr-defined]
+    assert outcomes(captured) == ["ok"]
+
+
+@pytest.mark.parametrize("copy", ["with_options", "copy"])
+def test_copies_of_clients(captured: CapturedTelemetry, made: Ask, copy: str) -> None:
+    """A copy with other options is a client like any other."""
+    using = getattr(made(whole()), copy)(timeout=3)
+    using.chat.completions.create(**WHOLE)
+    assert outcomes(captured) == ["ok"]
+
+
+def test_a_custom_http_client(captured: CapturedTelemetry, serve: Serve) -> None:
+    """The application's own HTTP client is used as it is."""
+    server = serve(stream())
+    with httpx2.Client() as http, client(server, http_client=http) as using:
+        list(using.chat.completions.create(**STREAMED))
+    assert outcomes(captured) == ["ok"]
+    assert len(server.last.headers["traceparent"]) == 1
+
+
+def test_a_subclass_with_its_own_request(captured: CapturedTelemetry, serve: Serve) -> None:
+    """A client class that overrides `request` and calls its base: one span."""
+
+    class Mine(openai.OpenAI):
+        def request(self, *args: Any, **kwargs: Any) -> Any:
+            return super().request(*args, **kwargs)
+
+    server = serve(stream())
+    with Mine(base_url=server.url, api_key="secret") as using:
+        list(using.chat.completions.create(**STREAMED))
+    assert outcomes(captured) == ["ok"]
+    assert len(server.last.headers["traceparent"]) == 1
+
+
+def test_a_subclass_that_answers_itself(captured: CapturedTelemetry, made: Ask) -> None:
+    """A call within a call: the answer of one client asks another, and both are requests."""
+    inner = made(whole())
+
+    class Outer(openai.OpenAI):
+        def request(self, *args: Any, **kwargs: Any) -> Any:
+            inner.chat.completions.create(**WHOLE)
+            return super().request(*args, **kwargs)
+
+    with Outer(base_url=inner.base_url, api_key="secret") as using:
+        using.chat.completions.create(**WHOLE)
+    assert outcomes(captured) == ["ok", "ok"]
+
+
+def test_uninstrumented(captured: CapturedTelemetry, ask: Ask, made: Ask) -> None:
+    """An open stream's span ends there and then, it can be read on, and no more is traced."""
+    opened = ask(stream(5))
+    otel_llm.uninstrument()
+    assert outcomes(captured) == ["abandoned"]
+    assert len(list(opened)) == 8
+    made(whole()).chat.completions.create(**WHOLE)
+    assert len(requests(captured)) == 1
+
+
+def test_metrics(captured: CapturedTelemetry, ask: Ask) -> None:
+    """The conventions' histograms, once."""
+    list(ask(stream(5)))
+    (duration,) = captured.points("gen_ai.client.operation.duration")
+    tokens = captured.points("gen_ai.client.token.usage")
+    assert duration.count == 1
+    assert {7.0, 5.0} == {each.sum for each in tokens}

@@ -1,0 +1,1 @@
+"""TGI's own client, unchanged, against a server on loopback."""

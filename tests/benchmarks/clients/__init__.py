@@ -1,0 +1,1 @@
+"""What the instrumentation of clients costs, beside its peers."""

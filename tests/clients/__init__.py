@@ -1,0 +1,1 @@
+"""Calls of client libraries, against servers on loopback."""
