@@ -266,3 +266,11 @@ OUTPUT_CUT: Final = "otel_llm.output.cut"
 OUTPUT_ECHOES: Final = "otel_llm.output.echoes_prompt"
 REPORTED_INFERENCE_US: Final = reported_us("inference")
 """TGI's prefill and decode together, which it does not tell apart."""
+
+# --- The network part of a client call (integers and a boolean) ---------------------------
+NET_REUSED: Final = "otel_llm.net.connection_reused"
+NET_CONNECT_US: Final = "otel_llm.net.connect_us"
+NET_TLS_US: Final = "otel_llm.net.tls_us"
+NET_RTT_US: Final = "otel_llm.net.rtt_us"
+NET_RTT_VAR_US: Final = "otel_llm.net.rtt_var_us"
+NET_RETRANSMITS: Final = "otel_llm.net.retransmits"

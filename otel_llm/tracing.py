@@ -14,7 +14,7 @@ from opentelemetry.context import Context
 from otel_llm.clients.call import inject
 from otel_llm.clients.http import watch_response
 from otel_llm.clients.reader import ItemReader, ReplyReader
-from otel_llm.clients.stream import ClientStream
+from otel_llm.clients.stream import ClientStream, came_late
 from otel_llm.emit.live import LiveRequest, named, named_request
 from otel_llm.emit.values import as_count, as_text, clean_text
 from otel_llm.guard import guard
@@ -245,10 +245,11 @@ class TracedRequest:
             closed or dropped, and then until the `with` block is left.
         """
         live = self._live
-        if live is not None and not live.finished:
+        if live is not None and not (live.finished or live.silent):
             self._streams += 1
             reader = ReplyReader(live, None, {})
-            watch_response(live, reader, response, self._body_ended)
+            if not watch_response(live, reader, response, self._body_ended):
+                self._streams -= 1
         return response
 
     @_guarded
@@ -290,13 +291,13 @@ class TracedRequest:
         if live is None or live.finished:
             return
         with guard("trace_request.end"):
-            if error is not None:
+            if error is not None and not (self._told and came_late(live, error)):
                 live.fail(error)
             elif self._whole and not self._told:
                 live.recorder.ending(end_record=True)
             if live.recorder.tokens.output is None:
                 live.recorder.usage(output=self._output_tokens)
-            live.finish()
+            live.finish_anywhere()
 
 
 class ClientWatch(Watch):

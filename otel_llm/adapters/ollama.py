@@ -8,6 +8,7 @@ that sends its request when it is first read.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,8 @@ from opentelemetry import context as context_api
 
 from otel_llm.adapters.patching import Patches
 from otel_llm.adapters.registry import Host
-from otel_llm.clients.call import ClientCall, Target, inject, start
+from otel_llm.clients import network
+from otel_llm.clients.call import ClientCall, Target, current_call, inject, start
 from otel_llm.guard import guard
 from otel_llm.replies import OLLAMA
 
@@ -43,6 +45,8 @@ ADAPTER = _Ollama()
 def _patch(patches: Patches, host: Host, module: Any) -> None:
     patches.replace(module.Client, "_request", functools.partial(_sync, patches, host))
     patches.replace(module.AsyncClient, "_request", functools.partial(_async, patches, host))
+    patches.replace(module.Client, "_request_raw", _answering)
+    patches.replace(module.AsyncClient, "_request_raw", _answering_async)
 
 
 def _sync(patches: Patches, host: Host, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,7 +55,7 @@ def _sync(patches: Patches, host: Host, original: Callable[..., Any]) -> Callabl
         call = _begun(host, self, args, kwargs) if patches.active else None
         if call is None:
             return original(self, *args, **kwargs)
-        sending = _with_context(call, kwargs)
+        sending = _with_context(call, kwargs, is_async=False)
         token = context_api.attach(call.context)
         try:
             result = original(self, *args, **sending)
@@ -74,7 +78,7 @@ def _async(patches: Patches, host: Host, original: Callable[..., Any]) -> Callab
         call = _begun(host, self, args, kwargs) if patches.active else None
         if call is None:
             return await original(self, *args, **kwargs)
-        sending = _with_context(call, kwargs)
+        sending = _with_context(call, kwargs, is_async=True)
         token = context_api.attach(call.context)
         try:
             result = await original(self, *args, **sending)
@@ -91,11 +95,47 @@ def _async(patches: Patches, host: Host, original: Callable[..., Any]) -> Callab
     return _request
 
 
+def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A reply in one piece has come; its connection is told of."""
+
+    @functools.wraps(original)
+    def _request_raw(self: Any, *args: Any, **kwargs: Any) -> Any:
+        response = original(self, *args, **kwargs)
+        _answered(self, response)
+        return response
+
+    return _request_raw
+
+
+def _answering_async(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def _request_raw(self: Any, *args: Any, **kwargs: Any) -> Any:
+        response = await original(self, *args, **kwargs)
+        _answered(self, response)
+        return response
+
+    return _request_raw
+
+
+def _answered(client: Any, response: Any) -> None:
+    call = current_call()
+    if call is not None and call.library is client:
+        network.answered(call.live, response)
+
+
+def _response(generator: weakref.ref[Any], frame: str) -> Any:
+    """The response that the library's *generator* reads, which nothing else tells, or None."""
+    running = getattr(generator(), frame, None)
+    return None if running is None else running.f_locals.get("r")
+
+
 def _stream(call: ClientCall, result: Any) -> Any:
+    network.find(call.live, functools.partial(_response, weakref.ref(result), "gi_frame"))
     return call.stream(closes=result, lazy=True).read(result)
 
 
 def _astream(call: ClientCall, result: Any) -> Any:
+    network.find(call.live, functools.partial(_response, weakref.ref(result), "ag_frame"))
     return call.stream(closes=result, lazy=True).read_async(result)
 
 
@@ -111,11 +151,13 @@ def _streams(kwargs: Mapping[str, Any]) -> bool:
     return bool(kwargs.get("stream"))
 
 
-def _with_context(call: ClientCall, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _with_context(call: ClientCall, kwargs: Mapping[str, Any], *, is_async: bool) -> dict[str, Any]:
     """The arguments of the HTTP request, with our headers beside the application's."""
     headers = dict(kwargs.get("headers") or {})
+    extensions = dict(kwargs.get("extensions") or {})
     inject(call.live, headers)
-    return {**kwargs, "headers": headers}
+    network.watch(call.live, extensions, is_async=is_async)
+    return {**kwargs, "headers": headers, **({"extensions": extensions} if extensions else {})}
 
 
 def _begun(
@@ -131,7 +173,7 @@ def _begun(
             operation=operation,
             provider="ollama",
             base_url=str(url),
-            body=_known(body if isinstance(body, Mapping) else {}),
+            body=_translated(body if isinstance(body, Mapping) else {}),
             server_address=url.host or None,
             server_port=url.port or {"https": 443, "http": 80}.get(url.scheme),
         )
@@ -139,10 +181,21 @@ def _begun(
     return None
 
 
-def _known(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body with its options as the other APIs call them."""
+def _translated(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of the request, as OpenAI's API would say it."""
     options = body.get("options")
-    given = dict(options) if isinstance(options, Mapping) else {}
-    if "num_predict" in given:
-        given["max_tokens"] = given.pop("num_predict")
-    return {**given, **body}
+    known = dict(options) if isinstance(options, Mapping) else {}
+    known["max_tokens"] = known.pop("num_predict", None)
+    known["model"], known["stream"] = body.get("model"), body.get("stream")
+    if body.get("format"):
+        known["response_format"] = {"type": "json_object"}
+    known["messages"] = [{"content": [{"type": "image"}] * _images(body)}]
+    return known
+
+
+def _images(body: Mapping[str, Any]) -> int:
+    """How many images are sent: beside the prompt, or in the messages."""
+    messages = body.get("messages")
+    holders = [body, *(messages if isinstance(messages, list) else ())]
+    found = (each.get("images") for each in holders if isinstance(each, Mapping))
+    return sum(len(each) for each in found if isinstance(each, list))

@@ -18,6 +18,7 @@ from opentelemetry import context as context_api
 
 from otel_llm.adapters.patching import Patches
 from otel_llm.adapters.registry import Host
+from otel_llm.clients import network
 from otel_llm.clients.call import ClientCall, Target, current_call, start
 from otel_llm.clients.handed import handed_async, handed_sync
 from otel_llm.clients.http import watch_response
@@ -117,6 +118,8 @@ def _building(original: Callable[..., Any]) -> Callable[..., Any]:
         call = current_call()
         if call is not None and call.library is self:
             call.sending(request.headers)
+            is_async = hasattr(getattr(self, "_client", None), "aclose")
+            network.watch(call.live, request.extensions, is_async=is_async)
         return request
 
     return _build_request
@@ -130,6 +133,7 @@ def _processing(original: Callable[..., Any]) -> Callable[..., Any]:
         call = current_call()
         if call is not None and call.library is self:
             call.answered(kwargs.get("response"))
+            network.answered(call.live, kwargs.get("response"))
         return original(self, *args, **kwargs)
 
     return _process_response

@@ -78,12 +78,15 @@ def _sync(patches: Patches, host: Host, original: Callable[..., Any]) -> Callabl
         call = begun(self, args, kwargs) if patches.active else None
         if call is None:
             return original(self, *args, **kwargs)
+        token = context_api.attach(call.context)
         try:
             result = original(_sending(call, self), *args, **kwargs)
         except BaseException as error:
             _note(call, error)
             call.failed(error)
             raise
+        finally:
+            context_api.detach(token)
         return _handed_over(call, result)
 
     return method
@@ -124,11 +127,7 @@ class _Requests:
         """As `requests.post`."""
         if not isinstance(headers, _Headers):
             return self._module.post(*args, headers=headers, **kwargs)
-        token = context_api.attach(headers.call.context)
-        try:
-            response = self._module.post(*args, headers=headers, **kwargs)
-        finally:
-            context_api.detach(token)
+        response = self._module.post(*args, headers=headers, **kwargs)
         _answered(headers.call, response, response.status_code)
         return response
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import functools
 from typing import TYPE_CHECKING, Any
 
 import wrapt
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from otel_llm.clients.http import ByteStream
 
 _READS = ("read", "readany", "readexactly", "readline", "readuntil")
+_ITERATORS = ("iter_any", "iter_chunked", "iter_chunks")
 
 
 def watched_content(reader: Any, stream: ByteStream) -> Any:
@@ -27,6 +28,8 @@ class _Content(wrapt.ObjectProxy):  # type: ignore[type-arg]
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.__wrapped__, name)
+        if name in _ITERATORS:  # the library's own, which read through this object
+            return functools.partial(getattr(type(self.__wrapped__), name), self)
         return self._self_reads(found) if name in _READS else found
 
     def _self_reads(self, method: Any) -> Any:
@@ -63,21 +66,5 @@ class _Content(wrapt.ObjectProxy):  # type: ignore[type-arg]
         self._self_took(data)
         return data, whole
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while line := await self.readline():
-            yield line
-
-    async def iter_any(self) -> AsyncIterator[bytes]:
-        """Data as it comes."""
-        while data := await self.readany():
-            yield data
-
-    async def iter_chunked(self, n: int) -> AsyncIterator[bytes]:
-        """Data in pieces of at most *n* bytes."""
-        while data := await self.read(n):
-            yield data
-
-    async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """Chunks as they were sent."""
-        while (found := await self.readchunk()) != (b"", False):
-            yield found
+    def __aiter__(self) -> Any:
+        return type(self.__wrapped__).__aiter__(self)

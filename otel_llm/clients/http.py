@@ -12,15 +12,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from otel_llm.clients import network
 from otel_llm.clients.failures import leaving, note_status
 from otel_llm.clients.overriding import is_overridden, override, state
 from otel_llm.clients.reader import LAST_ITEMS, ReplyReader
 from otel_llm.clients.stream import ClientStream
 from otel_llm.emit.live import LiveRequest
 from otel_llm.guard import guard
-from otel_llm.replies.wire import DocumentRecords, Record, records_for
+from otel_llm.replies.wire import LARGEST_RECORD, DocumentRecords, Record, records_for
 from otel_llm.timeline.chunks import BLOCK
 
+LARGEST_REPLY = LARGEST_RECORD
+"""Bytes; a larger reply is not looked into."""
 _STREAMS = ("text/event-stream", "ndjson", "jsonl", "json-lines", "stream+json")
 
 
@@ -51,8 +54,10 @@ class ByteStream(ClientStream):
 
     def took(self, data: bytes) -> None:
         """One read has brought *data*."""
+        self.waits = False
+        if self._ended:
+            return
         with guard("client.bytes"):
-            self.waits = False
             now, times = self._clock(), self.times
             records = self._records.feed(data)
             if records and not self._is_document:  # whatever its type says
@@ -101,6 +106,7 @@ class ByteStream(ClientStream):
                 self._recent = [self._replies.parsed(each) for each in self._last]
                 if not recorder.streaming and failure is None:
                     self._replies.reply.end_record = self._replies.reply.error is None
+            network.ended(self.live)
         super().ended(failure)
 
     def unseen(self) -> None:
@@ -155,6 +161,7 @@ def watch_response(
         status = getattr(response, "status_code", None) or getattr(response, "status", None)
         note_status(live, status)
         reader.headers(response.headers)
+        network.answered(live, response)
         content_type = response.headers.get("content-type")
         if (body := _body_of(response)) is not None:
             _read_whole(live, reader, body, content_type, done)
@@ -206,7 +213,7 @@ def _read_whole(
 
 
 def _watch_httpx(response: Any, stream: ByteStream) -> None:
-    """All its ways of reading end in `iter_raw`, whose bytes may still be compressed."""
+    """All its ways of reading end in `iter_raw`; what comes from there compressed is not seen."""
     encoded = bool(response.headers.get("content-encoding"))
     if hasattr(response.stream, "__iter__"):
         override(response, stream, _httpx_encoded if encoded else _httpx)
@@ -227,7 +234,11 @@ def _httpx(kind: Any) -> dict[str, Any]:
 
 
 def _httpx_encoded(kind: Any) -> dict[str, Any]:
-    return {"iter_bytes": _iterated(kind.iter_bytes), "close": _closing(kind.close)}
+    return {
+        "iter_bytes": _iterated(kind.iter_bytes),
+        "iter_raw": _iterated(kind.iter_raw, seen=False),
+        "close": _closing(kind.close),
+    }
 
 
 def _httpx_async(kind: Any) -> dict[str, Any]:
@@ -235,7 +246,11 @@ def _httpx_async(kind: Any) -> dict[str, Any]:
 
 
 def _httpx_async_encoded(kind: Any) -> dict[str, Any]:
-    return {"aiter_bytes": _aiterated(kind.aiter_bytes), "aclose": _aclosing(kind.aclose)}
+    return {
+        "aiter_bytes": _aiterated(kind.aiter_bytes),
+        "aiter_raw": _aiterated(kind.aiter_raw, seen=False),
+        "aclose": _aclosing(kind.aclose),
+    }
 
 
 def _requests(kind: Any) -> dict[str, Any]:
@@ -247,46 +262,69 @@ def _aiohttp(kind: Any) -> dict[str, Any]:
     return {"close": _closing(kind.close), "release": _closing(kind.release)}
 
 
-def _iterated(original: Any) -> Any:
+def _iterated(original: Any, *, seen: bool = True) -> Any:
+    """A way of reading whose pieces are looked at, or (not *seen*) only come to an end."""
+
     @functools.wraps(original)
-    def iterate(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    def iterate(self: Any, *args: Any, **kwargs: Any) -> Any:
         stream: ByteStream = state(self)
-        failure: BaseException | None = None
         pieces = original(self, *args, **kwargs)
-        try:
-            stream.asks()
-            for piece in pieces:
-                stream.took(piece if isinstance(piece, bytes) else str(piece).encode())
-                yield piece
-                stream.asks()
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            stream.ended(failure)
+        if stream.waits or stream.is_over:  # a watched way goes through this one, or went
+            return pieces
+        return _passed(stream, pieces, seen=seen)
 
     return iterate
 
 
-def _aiterated(original: Any) -> Any:
-    @functools.wraps(original)
-    async def iterate(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        stream: ByteStream = state(self)
-        failure: BaseException | None = None
-        pieces = original(self, *args, **kwargs)
-        try:
+def _passed(stream: ByteStream, pieces: Iterator[Any], *, seen: bool) -> Iterator[Any]:
+    failure: BaseException | None = None
+    try:
+        stream.asks()
+        for piece in pieces:
+            stream.took(_bytes(piece) if seen else b"")
+            yield piece
             stream.asks()
-            async for piece in pieces:
-                stream.took(piece)
-                yield piece
-                stream.asks()
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            stream.ended(failure)
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        stream.ended(failure) if seen or failure else stream.unseen()
+
+
+def _aiterated(original: Any, *, seen: bool = True) -> Any:
+    """As `_iterated`."""
+
+    @functools.wraps(original)
+    def iterate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        stream: ByteStream = state(self)
+        pieces = original(self, *args, **kwargs)
+        if stream.waits or stream.is_over:
+            return pieces
+        return _apassed(stream, pieces, seen=seen)
 
     return iterate
+
+
+async def _apassed(
+    stream: ByteStream, pieces: AsyncIterator[Any], *, seen: bool
+) -> AsyncIterator[Any]:
+    failure: BaseException | None = None
+    try:
+        stream.asks()
+        async for piece in pieces:
+            stream.took(_bytes(piece) if seen else b"")
+            yield piece
+            stream.asks()
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        stream.ended(failure) if seen or failure else stream.unseen()
+
+
+def _bytes(piece: Any) -> bytes:
+    """A piece, which requests may have decoded."""
+    return piece if isinstance(piece, bytes) else str(piece).encode("utf-8", "replace")
 
 
 def _closing(original: Any) -> Any:

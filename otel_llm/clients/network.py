@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -69,6 +70,7 @@ class Connection:
         "_tcp",
         "_theirs",
         "_tls_us",
+        "find",
     )
 
     def __init__(self, live: LiveRequest, theirs: Callable[[str, Any], Any] | None = None) -> None:
@@ -82,6 +84,8 @@ class Connection:
         self._socket: Any = None
         self._before = 0
         self._tcp: Tcp | None = None
+        self.find: Callable[[], Any] = _nowhere
+        """Finds the response, once its body is asked for, where nobody hands it over."""
 
     def __call__(self, event: str, info: Any) -> Any:
         """Note one event; returns what the application's own callback does, which may raise."""
@@ -111,17 +115,25 @@ class Connection:
             self._reused = True
             self._tell()
 
+    def asks(self, _info: Any) -> None:
+        """The body of the response is about to be read."""
+        if self._socket is None and (response := self.find()) is not None:
+            self.seen(response)
+
     def closes(self, _info: Any) -> None:
         """The response is about to be closed, and its connection maybe, too."""
         self.read()
 
     def seen(self, response: Any) -> None:
         """The headers of *response* have come."""
-        if self._socket is None:
-            self._reach(_socket_of(response))
-            if self._reused is None:
-                self._reused = _is_reused(self._socket, response)
+        if self._reach(_socket_of(response)) and self._reused is None:
+            self._reused = _is_reused(self._socket, response)
         self.read()
+
+    def ended(self) -> None:
+        """Nothing more will be said; whoever keeps the response keeps no socket of ours."""
+        self.read()
+        self._socket = None
 
     def read(self) -> None:
         """Ask the kernel how the connection is now."""
@@ -129,8 +141,9 @@ class Connection:
         if live is None or live.finished:
             self._socket = None
         elif (tcp := tcp_info(self._socket)) is not None:
-            _retransmits[self._socket] = tcp.retransmits
             self._tcp = tcp
+            with suppress(TypeError):  # it takes no weak references
+                _retransmits[self._socket] = tcp.retransmits
             self._tell()
 
     def _taken(self) -> int:
@@ -143,9 +156,14 @@ class Connection:
             self._reach(stream.get_extra_info("socket"))
         self._tell()
 
-    def _reach(self, sock: Any) -> None:
-        self._socket = getattr(sock, "_sock", sock)  # asyncio hands out a wrapper
-        self._before = _known(self._socket) or 0
+    def _reach(self, sock: Any) -> bool:
+        """Whether *sock* is there, and is another one than that we knew."""
+        sock = getattr(sock, "_sock", sock)  # asyncio hands out a wrapper
+        if sock is None or sock is self._socket:
+            return False
+        self._socket = sock
+        self._before = _known(sock) or 0
+        return True
 
     def _tell(self) -> None:
         if (live := self._live()) is None:
@@ -177,12 +195,17 @@ async def _nothing() -> None:
     return None
 
 
+def _nowhere() -> None:
+    return None
+
+
 _connections: WeakKeyDictionary[LiveRequest, Connection] = WeakKeyDictionary()
 _retransmits: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 """By socket, as of its latest reading: what a later call finds above it is its own."""
 _EVENTS: dict[str, Callable[[Connection, Any], None]] = {
     "http11.send_request_headers.started": Connection.sends,
     "http2.send_request_headers.started": Connection.sends,
+    "http11.receive_response_body.started": Connection.asks,
     "http11.response_closed.started": Connection.closes,
 }
 for _place, _step, _note in (
@@ -221,11 +244,17 @@ def answered(live: LiveRequest, response: Any) -> None:
             connection.seen(response)
 
 
+def find(live: LiveRequest, response: Callable[[], Any]) -> None:
+    """Where the response of a watched stream is to be found, which must not be held by it."""
+    if (connection := _connections.get(live)) is not None:
+        connection.find = response
+
+
 def ended(live: LiveRequest) -> None:
     """The request is about to end: read its connection once more, if it is still there."""
     with guard("client.network"):
         if (connection := _connections.pop(live, None)) is not None:
-            connection.read()
+            connection.ended()
 
 
 def _socket_of(response: Any) -> Any:
@@ -252,9 +281,11 @@ def _known(sock: Any) -> int | None:
 
 def _is_reused(sock: Any, response: Any) -> bool | None:
     """Whether *sock* had carried a request before this one, or None where nobody can tell."""
-    if sock is not None and _known(sock) is not None:
+    if _known(sock) is not None:
         return True
     # A pool of urllib3 with no more requests than connections has used none of them again.
     pool = getattr(getattr(response, "raw", None), "_pool", None)
-    requests, connections = (getattr(pool, f"num_{each}", 0) for each in ("requests", "connections"))
+    requests, connections = (
+        getattr(pool, f"num_{each}", 0) for each in ("requests", "connections")
+    )
     return False if 0 < requests <= connections else None

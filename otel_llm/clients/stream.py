@@ -209,7 +209,7 @@ class ClientStream:
             came = times.latest[-len(self._recent) :]
             self._reader.tail(list(zip(self._recent, came, strict=False)))
             self._reader.finish(live, exhausted=failure is None)
-            if failure is not None and not _came_late(live, failure):
+            if failure is not None and not came_late(live, failure):
                 note_failure(live, failure)
         if self._done is None:
             live.finish_anywhere()
@@ -222,7 +222,7 @@ class ClientStream:
             self.ended(leaving())
 
 
-def _came_late(live: LiveRequest, failure: BaseException) -> bool:
+def came_late(live: LiveRequest, failure: BaseException) -> bool:
     """Whether the reply had come to its end: a connection that fails then has lost nothing."""
     return isinstance(failure, Exception) and live.recorder.ended
 

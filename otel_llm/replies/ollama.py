@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from otel_llm.replies.capture import Captured
 from otel_llm.replies.dialect import Dialect
 from otel_llm.replies.failure import failure_in
-from otel_llm.replies.fields import field, has, listed, nanoseconds, says, word
+from otel_llm.replies.fields import field, has, listed, nanoseconds, plain, says, word
 from otel_llm.replies.reply import Certainty, Reply
 from otel_llm.timeline import Phase
 
@@ -33,7 +33,8 @@ def fits(item: object) -> bool:
 
 def token(item: object) -> bool:
     """Whether *item* has text, a thought or a call; those of the last line count, too."""
-    message = field(item, "message")
+    item = plain(item)
+    message = plain(field(item, "message"))
     if message is None:
         return says(field(item, "response")) or says(field(item, "thinking"))
     channels = (field(message, name) for name in ("content", "thinking", "tool_calls"))
@@ -45,6 +46,7 @@ def read(reply: Reply, item: object) -> None:
 
     The queue is in no field: it is what the stated durations leave of the total.
     """
+    item = plain(item)
     reply.failed(failure_in(item))
     if not fits(item):
         return

@@ -81,7 +81,7 @@ LLAMA_CPP: Requests = {
 }
 """Requests to a llama.cpp; the second is answered from its cache."""
 
-_LLAMA_CPP_THINKING = _CHAT | {"model": llama_cpp.THINKING_MODEL_NAME, "max_tokens": 12}
+_LLAMA_CPP_THINKING = _CHAT | {"model": llama_cpp.THINKING_MODEL_NAME, "max_tokens": 20}
 
 LLAMA_CPP_THINKING: Requests = {
     "chat_thinking": (_CHAT_PATH, _LLAMA_CPP_THINKING),

@@ -2,6 +2,7 @@
 
 Every character of a prompt is a token, every token of an answer is text by itself, and
 an answer never ends by itself: it has as many tokens as were asked for. Its text means nothing.
+One model thinks without end. Another one calls a tool whenever it is given one, and ends then.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from gguf import GGUFWriter, LlamaFileType, PoolingType, TokenType
 LAYERS, WIDTH, HEADS, INNER = 4, 256, 4, 512
 CONTEXT = 2048
 
+EOS = 2
 SPECIAL = ("<unk>", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 WORDS = ("the", "trace", "span", "waits", "queue", "prefill", "decode", "token", "time", "how")
+
+CALL, CALL_END = "<tool_call>", "</tool_call>"
 
 # A tool's call is written as the Hermes models do, which llama.cpp knows to read.
 TEMPLATE = (
@@ -48,7 +52,8 @@ def tokens() -> list[tuple[str, TokenType]]:
     printable = string.ascii_letters + string.digits + string.punctuation
     # The tokenizer writes a space as this mark.
     plain = ["\u2581", *printable, *(f"\u2581{word}" for word in WORDS)]
-    return [*unknown, *control, *single, *((text, TokenType.NORMAL) for text in plain)]
+    calls = [(text, TokenType.USER_DEFINED) for text in (CALL, CALL_END)]
+    return [*unknown, *control, *calls, *single, *((text, TokenType.NORMAL) for text in plain)]
 
 
 def add_tokenizer(writer: GGUFWriter) -> None:
@@ -61,7 +66,7 @@ def add_tokenizer(writer: GGUFWriter) -> None:
     writer.add_token_types(kinds)
     writer.add_unk_token_id(0)
     writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
+    writer.add_eos_token_id(EOS)
     writer.add_add_bos_token(True)
     writer.add_add_space_prefix(False)
 
@@ -80,32 +85,44 @@ def add_shape(writer: GGUFWriter) -> None:
     writer.add_file_type(LlamaFileType.MOSTLY_F16)
 
 
-def add_weights(writer: GGUFWriter) -> None:
-    """Add seeded weights that never choose a token other than plain text."""
+def add_weights(writer: GGUFWriter, calls: bool) -> None:
+    """Add seeded weights that choose plain text, or calls of tools where these are allowed."""
     random = np.random.default_rng(7)
 
     def matrix(rows: int, columns: int) -> np.ndarray:
         return random.normal(0.0, 0.1, (rows, columns)).astype(np.float16)
 
-    given, chosen = matrix(len(tokens()), WIDTH), matrix(len(tokens()), WIDTH)
-    # The first number is the same for all tokens on the way in; on the way out it counts
-    # against those that are not plain text.
-    given[:, 0] = 1.0
-    chosen[:, 0] = [0.0 if kind == TokenType.NORMAL else -20.0 for _, kind in tokens()]
+    texts, kinds = zip(*tokens(), strict=True)
+    given, chosen = matrix(len(texts), WIDTH), matrix(len(texts), WIDTH)
+    # The first number is the same for all tokens on the way in, and no layer adds to it; on
+    # the way out it counts for or against a token. The second one marks the end of a call.
+    given[:, :2] = 1.0, 0.0
+    given[texts.index(CALL_END), 1] = 1.0
+    chosen[:, 0] = [0.0 if kind == TokenType.NORMAL else -1000.0 for kind in kinds]
+    if calls:
+        chosen[[texts.index(CALL), texts.index(CALL_END)], 0] = 1000.0, 500.0
+        chosen[EOS, 1] = 4000.0
     writer.add_tensor("token_embd.weight", given)
     writer.add_tensor("output.weight", chosen)
     writer.add_tensor("output_norm.weight", np.ones(WIDTH, dtype=np.float32))
     for layer in range(LAYERS):
-        for name in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(WIDTH, dtype=np.float32))
-        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            writer.add_tensor(f"blk.{layer}.{name}.weight", matrix(WIDTH, WIDTH))
-        for name in ("ffn_gate", "ffn_up"):
-            writer.add_tensor(f"blk.{layer}.{name}.weight", matrix(INNER, WIDTH))
-        writer.add_tensor(f"blk.{layer}.ffn_down.weight", matrix(WIDTH, INNER))
+        added = {"attn_output": matrix(WIDTH, WIDTH), "ffn_down": matrix(WIDTH, INNER)}
+        for weight in added.values():
+            weight[:2] = 0.0
+        inner = {name: matrix(WIDTH, WIDTH) for name in ("attn_q", "attn_k", "attn_v")}
+        inner |= {name: matrix(INNER, WIDTH) for name in ("ffn_gate", "ffn_up")}
+        norms = {name: np.ones(WIDTH, dtype=np.float32) for name in ("attn_norm", "ffn_norm")}
+        for name, weight in (added | inner | norms).items():
+            writer.add_tensor(f"blk.{layer}.{name}.weight", weight)
 
 
-def write(path: Path, template: str = TEMPLATE, pooling: PoolingType | None = None) -> None:
+def write(
+    path: Path,
+    template: str = TEMPLATE,
+    *,
+    calls: bool = False,
+    pooling: PoolingType | None = None,
+) -> None:
     """Write one model; with a pooling it is one for embeddings."""
     writer = GGUFWriter(path, "llama")
     add_shape(writer)
@@ -113,7 +130,7 @@ def write(path: Path, template: str = TEMPLATE, pooling: PoolingType | None = No
         writer.add_pooling_type(pooling)
     add_tokenizer(writer)
     writer.add_chat_template(template)
-    add_weights(writer)
+    add_weights(writer, calls)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -124,4 +141,5 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     write(folder / "tiny.gguf")
     write(folder / "tiny-thinking.gguf", TEMPLATE + THINK)
+    write(folder / "tiny-tools.gguf", calls=True)
     write(folder / "tiny-embed.gguf", pooling=PoolingType.MEAN)
