@@ -13,6 +13,7 @@ from opentelemetry import metrics, trace
 
 import otel_llm
 from otel_llm import ConfigurationError, UnsupportedEngineError, config
+from otel_llm.adapters.registry import ENGINES
 from otel_llm.config import RUNTIME, Settings
 from otel_llm.emit.settings import EmitSettings
 from otel_llm.instrumentors import VllmInstrumentor, vllm_plugin
@@ -192,7 +193,7 @@ class TestInstrument:
     @pytest.mark.parametrize(
         ("engines", "environment", "expected"),
         [
-            (None, None, ["vllm"]),
+            (None, None, list(ENGINES)),
             (["vllm"], None, ["vllm"]),
             (None, "vllm", ["vllm"]),
             ([], None, []),
@@ -251,8 +252,8 @@ class TestUninstrument:
 
     def test_one_engine(self, captured: CapturedTelemetry) -> None:
         """By its name; an unknown one is no mistake here."""
-        otel_llm.instrument(**captured.providers)
-        otel_llm.uninstrument(["ollama"])
+        otel_llm.instrument(engines=["vllm", "openai"], **captured.providers)
+        otel_llm.uninstrument(["openai", "nobody"])
         assert list(RUNTIME.patches) == ["vllm"]
         otel_llm.uninstrument(["vllm"])
         assert RUNTIME.patches == {}

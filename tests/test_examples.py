@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.adapters import elsewhere
+from tests.adapters.test_text_generation import LIBRARY
+from tests.fakes import tgi
 from tests.services import vllm, web
 from tests.services.process import Service, free_port, listening, poll
 
@@ -17,6 +21,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def test_there_is_a_test_for_each() -> None:
     """A new example needs a test here."""
     names = {"trace_request.py", "fastapi_engine.py", "vllm_server.py"}
+    names |= {"huggingface_chat.py", "tgi_generate.py"}
     assert names == {path.name for path in EXAMPLES.glob("*.py")}
 
 
@@ -42,6 +47,40 @@ def test_fastapi_engine_answers_and_shows_its_spans(tmp_path: Path) -> None:
         shown = poll(server.log.read_text, lambda text: "POST /v1" in text, limit=10)
     assert "outcome=ok" in shown
     assert {"llm.queue", "llm.prefill", "llm.first_token", "llm.decode"} <= set(shown.split())
+
+
+def test_huggingface_chat_shows_its_phases() -> None:
+    """The answer, what is known of the request, and where its time went."""
+    with tgi.serving(tgi.chat_stream(gap=0.01)) as server:
+        done = subprocess.run(
+            [sys.executable, EXAMPLES / "huggingface_chat.py", "--url", server.root],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout.startswith("Blue sky")
+    assert "chat: ok" in done.stdout
+    assert {"llm.first_token", "llm.decode", "llm.delivery"} <= set(done.stdout.split())
+
+
+@pytest.mark.services
+@pytest.mark.timeout(600)
+def test_tgi_generate_shows_what_each_way_tells() -> None:
+    """The queue of the plain reply, and the first token of the streamed one."""
+    python = elsewhere.python_with(LIBRARY)
+    with tgi.serving() as server:
+        done = subprocess.run(
+            [python, EXAMPLES / "tgi_generate.py", "--url", server.root],
+            env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    plain, streamed = done.stdout.splitlines()[-2:]
+    assert "queue -" not in plain
+    assert "first_token -" in plain
+    assert "queue -" in streamed
+    assert "first_token -" not in streamed
 
 
 def test_vllm_server_explains_itself_without_vllm() -> None:

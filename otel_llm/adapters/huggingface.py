@@ -205,9 +205,7 @@ class _LineReader:
     def head(self, item: Any, at: float) -> bool:  # noqa: ARG002 - a text tells nothing
         """Read the line of the item that has just come."""
         with guard("huggingface.head"):
-            line = _said(self._recent.pop())
-            self._recent.clear()
-            return self._reader.head(line, at)
+            return self._reader.head(_said(self._recent.pop()), at)
         return False
 
     def tail(self, items: list[tuple[Any, float]]) -> None:

@@ -131,12 +131,17 @@ def _response(generator: weakref.ref[Any], frame: str) -> Any:
 
 def _stream(call: ClientCall, result: Any) -> Any:
     network.find(call.live, functools.partial(_response, weakref.ref(result), "gi_frame"))
-    return call.stream(closes=result, lazy=True).read(result)
+    return call.stream(closes=result, lazy=True, terminated=_no_terminator).read(result)
 
 
 def _astream(call: ClientCall, result: Any) -> Any:
     network.find(call.live, functools.partial(_response, weakref.ref(result), "ag_frame"))
-    return call.stream(closes=result, lazy=True).read_async(result)
+    return call.stream(closes=result, lazy=True, terminated=_no_terminator).read_async(result)
+
+
+def _no_terminator() -> bool:
+    """The library hands out every line, so that a stream without its last one was cut."""
+    return False
 
 
 def _is_silent(call: ClientCall) -> bool:
@@ -153,9 +158,12 @@ def _streams(kwargs: Mapping[str, Any]) -> bool:
 
 def _with_context(call: ClientCall, kwargs: Mapping[str, Any], *, is_async: bool) -> dict[str, Any]:
     """The arguments of the HTTP request, with our headers beside the application's."""
-    headers = dict(kwargs.get("headers") or {})
+    ours: dict[str, str] = {}
+    inject(call.live, ours)
+    its_own = call.library._client.headers  # type: ignore[attr-defined]  # noqa: SLF001
+    added = {name: value for name, value in ours.items() if name not in its_own}
+    headers = {**added, **(kwargs.get("headers") or {})}
     extensions = dict(kwargs.get("extensions") or {})
-    inject(call.live, headers)
     network.watch(call.live, extensions, is_async=is_async)
     return {**kwargs, "headers": headers, **({"extensions": extensions} if extensions else {})}
 

@@ -14,6 +14,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import wrapt
 from opentelemetry import context as context_api
 
 from otel_llm.adapters.patching import Patches
@@ -38,7 +39,7 @@ _ROUTES = {
     "/completions": _Route("text_completion", CHAT),
 }
 """The first that a path ends with counts."""
-_SUPPORTED = ("_build_request", "_process_response", "request")
+_BELOW = "_otel_llm_original"
 
 
 class _OpenAI:
@@ -64,13 +65,28 @@ def _patch(patches: Patches, host: Host, module: Any) -> None:
 
 
 def _patch_overrides(patches: Patches, host: Host, module: Any) -> None:
-    """Client classes with a `request` of their own, save where another library has wrapped it."""
+    """Client classes with a `request` of their own, another library's wrapper among them."""
     for name, make in (("OpenAI", _sync), ("AsyncOpenAI", _async)):
-        own = vars(getattr(module, name, object)).get("request")
-        if own is not None and not hasattr(own, "__wrapped__"):
-            patches.replace(
-                getattr(module, name), "request", functools.partial(make, patches, host)
-            )
+        kind, ours = getattr(module, name, object), functools.partial(make, patches, host)
+        own = vars(kind).get("request")
+        if isinstance(own, wrapt.FunctionWrapper):
+            _patch_below(own, ours)
+        elif own is not None:
+            patches.replace(kind, "request", ours)
+
+
+def _patch_below(wrapper: Any, ours: Callable[[Any], Any]) -> None:
+    """Get below a *wrapper* that was there first, and that has the unpatched function.
+
+    Its span can be joined only from there. It cannot be told what it wrapped before: after
+    `uninstrument` ours stays below it and does nothing.
+    """
+    while isinstance(wrapper.__wrapped__, wrapt.FunctionWrapper):
+        wrapper = wrapper.__wrapped__
+    function = wrapper.__wrapped__
+    below = ours(getattr(function, _BELOW, function))
+    setattr(below, _BELOW, below.__wrapped__)
+    wrapper.__wrapped__ = below
 
 
 def _sync(patches: Patches, host: Host, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -240,6 +240,8 @@ def _target(method: str, client: Any, given: Mapping[str, Any]) -> Target:
     url = urlsplit(str(client.base_url))
     known = {_PARAMETERS.get(name, name): value for name, value in given.items()}
     known["stream"] = known.get("stream", method == "generate_stream")
+    if isinstance(messages := known.get("messages"), list):
+        known["messages"] = [_plain(each) for each in messages]
     return Target(
         operation=_OPERATIONS[method],
         provider=provider_of(client.base_url) or "tgi",
@@ -248,3 +250,8 @@ def _target(method: str, client: Any, given: Mapping[str, Any]) -> Target:
         server_address=url.hostname,
         server_port=url.port or {"https": 443, "http": 80}.get(url.scheme),
     )
+
+
+def _plain(message: Any) -> Any:
+    """A message as it is sent."""
+    return message.model_dump() if hasattr(message, "model_dump") else message

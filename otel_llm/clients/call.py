@@ -13,11 +13,12 @@ from opentelemetry.context import Context
 
 from otel_llm import semconv
 from otel_llm.adapters.registry import Host
-from otel_llm.clients.beside import foreign_span, is_suppressed, is_traced
+from otel_llm.clients.beside import foreign_span, is_suppressed, is_theirs
 from otel_llm.clients.engines import known_at, remember
 from otel_llm.clients.failures import note_failure
 from otel_llm.clients.reader import ReplyReader
 from otel_llm.clients.stream import ClientStream
+from otel_llm.emit.content import as_messages
 from otel_llm.emit.live import LiveRequest
 from otel_llm.emit.request import RequestInfo, request_parameters
 from otel_llm.emit.settings import Beside
@@ -29,6 +30,7 @@ from otel_llm.replies import Dialect
 from otel_llm.timeline import Mark, Side
 
 LONGEST_NAME = 256
+_PROMPTS = ("messages", "input", "inputs", "prompt")
 _CALL = context_api.create_key("otel-llm-client-call")
 
 
@@ -145,9 +147,18 @@ def start(
         if live is None:
             return None
         live.recorder.expected_sequences = as_count(info.attributes.get(semconv.CHOICE_COUNT)) or 1
+        if live.captures_content:
+            _write_content(live, target.body, telemetry)
         reader = ReplyReader(live, dialect, target.body, partial(remember, target.base_url))
         return ClientCall(live, reader, library)
     return None
+
+
+def _write_content(live: LiveRequest, body: Mapping[str, object], telemetry: Telemetry) -> None:
+    asked = next((body[key] for key in _PROMPTS if body.get(key) is not None), None)
+    live.content(semconv.INPUT_MESSAGES, as_messages(asked))
+    stops = request_parameters(body, telemetry.settings.vocabulary).get(semconv.STOP_SEQUENCES)
+    live.content(semconv.STOP_SEQUENCES, stops)
 
 
 def current_call() -> ClientCall | None:
@@ -172,7 +183,7 @@ def _live(
     span = foreign_span(context) if beside is not Beside.OWN else None
     if span is not None and beside is Beside.JOIN:
         return telemetry.join(span, info, Side.CLIENT, parent=context)
-    if span is not None or (is_traced(context) and beside is not Beside.OWN):
+    if span is not None or (beside is not Beside.OWN and is_theirs(context)):
         return None
     return telemetry.start(info, Side.CLIENT, parent=context)
 
@@ -183,6 +194,7 @@ def _info(host: Host, target: Target, telemetry: Telemetry, context: Context) ->
         **request_parameters(target.body, telemetry.settings.vocabulary),
         **identity(host.server().context_keys, {}, context),
     }
+    attributes.pop(semconv.STOP_SEQUENCES, None)  # content, see `_write_content`
     return RequestInfo(
         operation=target.operation,
         provider=known_at(target.base_url) or target.provider,

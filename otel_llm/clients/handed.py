@@ -49,6 +49,8 @@ class _Events:
     each event to know it.
     """
 
+    __slots__ = ("_frame", "generator")
+
     def __init__(self, frame: str) -> None:
         self.generator: Any = None
         self._frame = frame
@@ -65,6 +67,8 @@ class _Source:
     Only the stream object holds it: when that is dropped unread, the request ends at once.
     """
 
+    __slots__ = ("__weakref__", "events", "items", "stream")
+
     def __init__(self, call: ClientCall, frame: str) -> None:
         self.events = _Events(frame)
         self.stream = call.stream(terminated=self.events.terminated)
@@ -79,6 +83,8 @@ class _Source:
 
 class _Reading(_Source):
     """How a sync stream is being read: by one generator at a time."""
+
+    __slots__ = ("_mine", "_theirs")
 
     def __init__(self, call: ClientCall) -> None:
         super().__init__(call, "gi_frame")
@@ -121,25 +127,34 @@ class _Reading(_Source):
 class _AsyncReading(_Source):
     """How an async stream is being read."""
 
+    __slots__ = ("_mine", "_theirs")
+
     def __init__(self, call: ClientCall) -> None:
         super().__init__(call, "ag_frame")
         self._mine: _Loop | None = None
+        self._theirs: weakref.ref[Any] | None = None
 
     def iterator(self, stream: Any) -> _Loop:
         """An iterator for a loop, which holds the only reference to it."""
         mine, self._mine = self._mine, None
-        return mine or _Loop(self.stream.read_async(self.of(stream)), self.stream)
+        return mine or self._new(stream)
 
     def next(self, stream: Any) -> Awaitable[Any]:
         """The next item, for a stream that is its own iterator."""
         if self._mine is None:
-            self._mine = self.iterator(stream)
+            self._mine = self._new(stream)
         return self._mine.__anext__()
+
+    def _new(self, stream: Any) -> _Loop:
+        made = self.stream.read_async(self.of(stream))
+        self._theirs = weakref.ref(made)
+        return _Loop(made, self.stream)
 
     def closed(self) -> None:
         """The response was closed; reading it to its end closes it, too, and does not count."""
         with guard("client.closed"):
-            if not getattr(self.items, "ag_running", False):
+            current: Any = self._theirs() if self._theirs else None
+            if current is None or not current.ag_running:
                 self.stream.dropped()
 
 
@@ -148,6 +163,8 @@ class _Loop(AsyncIterator[Any]):
 
     An async generator that is dropped is closed by the event loop some time later; this is not.
     """
+
+    __slots__ = ("_items", "_next", "_stream")
 
     def __init__(self, items: Any, stream: ClientStream) -> None:
         self._items = items
@@ -194,8 +211,13 @@ def _source(kind: Any) -> dict[str, Any]:
         events.generator = iter_events(self)  # type: ignore[misc]
         return events.generator
 
-    own: dict[str, Any] = {"_iterator": property(lambda self: state(self).of(self))}
+    own: dict[str, Any] = {"_iterator": property(lambda self: state(self).of(self), _replaced)}
     return own if iter_events is None else {**own, "_iter_events": noted}
+
+
+def _replaced(stream: Any, items: Any) -> None:
+    """Another instrumentation has put an iterator of its own around the stream's."""
+    state(stream).items = items
 
 
 def _closing(kind: Any) -> dict[str, Any]:

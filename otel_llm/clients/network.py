@@ -65,6 +65,7 @@ class Connection:
         "_clock",
         "_connect_us",
         "_live",
+        "_over",
         "_reused",
         "_socket",
         "_tcp",
@@ -82,6 +83,8 @@ class Connection:
         self._tls_us: int | None = None
         self._reused: bool | None = None
         self._socket: Any = None
+        self._over = False
+        """Whether the connection was read just before it went back, or was closed."""
         self._before = 0
         self._tcp: Tcp | None = None
         self.find: Callable[[], Any] = _nowhere
@@ -111,9 +114,14 @@ class Connection:
 
     def sends(self, _info: Any) -> None:
         """The request is sent: over a connection that was there if none was made for it."""
+        self._over = False
         if self._reused is None:
             self._reused = True
-            self._tell()
+
+    def shares(self, _info: Any) -> None:
+        """As `sends`, over a connection on which others send, too: the kernel tells of them all."""
+        self._socket = None
+        self.sends(None)
 
     def asks(self, _info: Any) -> None:
         """The body of the response is about to be read."""
@@ -123,28 +131,33 @@ class Connection:
     def closes(self, _info: Any) -> None:
         """The response is about to be closed, and its connection maybe, too."""
         self.read()
+        self._over = self._socket is not None
 
     def seen(self, response: Any) -> None:
         """The headers of *response* have come."""
+        if self._over:  # a body that was read before anybody got the response
+            return
         if self._reach(_socket_of(response)) and self._reused is None:
             self._reused = _is_reused(self._socket, response)
         self.read()
 
     def ended(self) -> None:
         """Nothing more will be said; whoever keeps the response keeps no socket of ours."""
-        self.read()
+        if not self._over:
+            self.read()
         self._socket = None
 
     def read(self) -> None:
-        """Ask the kernel how the connection is now."""
+        """Ask the kernel how the connection is now, and write down all that is known."""
         live = self._live()
         if live is None or live.finished:
             self._socket = None
-        elif (tcp := tcp_info(self._socket)) is not None:
+            return
+        if (tcp := tcp_info(self._socket)) is not None:
             self._tcp = tcp
             with suppress(TypeError):  # it takes no weak references
                 _retransmits[self._socket] = tcp.retransmits
-            self._tell()
+        live.annotate(self._known())
 
     def _taken(self) -> int:
         return (self._clock() - self._began) // 1000
@@ -154,7 +167,8 @@ class Connection:
         stream = info.get("return_value")
         if stream is not None:
             self._reach(stream.get_extra_info("socket"))
-        self._tell()
+        else:
+            self.read()
 
     def _reach(self, sock: Any) -> bool:
         """Whether *sock* is there, and is another one than that we knew."""
@@ -162,23 +176,19 @@ class Connection:
         if sock is None or sock is self._socket:
             return False
         self._socket = sock
-        self._before = _known(sock) or 0
+        self._before = _sent_again(sock) or 0
         return True
 
-    def _tell(self) -> None:
-        if (live := self._live()) is None:
-            return
+    def _known(self) -> dict[str, object]:
         rtt, variance, total = self._tcp or (None, None, None)
-        live.annotate(
-            {
-                semconv.NET_REUSED: self._reused,
-                semconv.NET_CONNECT_US: self._connect_us,
-                semconv.NET_TLS_US: self._tls_us,
-                semconv.NET_RTT_US: rtt,
-                semconv.NET_RTT_VAR_US: variance,
-                semconv.NET_RETRANSMITS: None if total is None else max(0, total - self._before),
-            }
-        )
+        return {
+            semconv.NET_REUSED: self._reused,
+            semconv.NET_CONNECT_US: self._connect_us,
+            semconv.NET_TLS_US: self._tls_us,
+            semconv.NET_RTT_US: rtt,
+            semconv.NET_RTT_VAR_US: variance,
+            semconv.NET_RETRANSMITS: None if total is None else max(0, total - self._before),
+        }
 
 
 class _AsyncConnection(Connection):
@@ -204,7 +214,8 @@ _retransmits: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 """By socket, as of its latest reading: what a later call finds above it is its own."""
 _EVENTS: dict[str, Callable[[Connection, Any], None]] = {
     "http11.send_request_headers.started": Connection.sends,
-    "http2.send_request_headers.started": Connection.sends,
+    "http2.send_request_headers.started": Connection.shares,
+    "http2.response_closed.started": Connection.closes,
     "http11.receive_response_body.started": Connection.asks,
     "http11.response_closed.started": Connection.closes,
 }
@@ -228,16 +239,16 @@ def watch(live: LiveRequest, extensions: MutableMapping[str, Any], *, is_async: 
         extensions: Get a `trace` callback, which calls the application's own one.
         is_async: Whether the client is asynchronous.
     """
-    with guard("client.network"):
-        if live.span.is_recording():
+    if live.span.is_recording():
+        with guard("client.network"):
             made = (_AsyncConnection if is_async else Connection)(live, extensions.get("trace"))
             extensions["trace"] = _connections[live] = made
 
 
 def answered(live: LiveRequest, response: Any) -> None:
     """The headers of *response* have come: one of httpx, httpx2, requests or aiohttp."""
-    with guard("client.network"):
-        if live.span.is_recording():
+    if live.span.is_recording():
+        with guard("client.network"):
             connection = _connections.get(live)
             if connection is None:
                 connection = _connections[live] = Connection(live)
@@ -252,8 +263,8 @@ def find(live: LiveRequest, response: Callable[[], Any]) -> None:
 
 def ended(live: LiveRequest) -> None:
     """The request is about to end: read its connection once more, if it is still there."""
-    with guard("client.network"):
-        if (connection := _connections.pop(live, None)) is not None:
+    if live.span.is_recording() and (connection := _connections.pop(live, None)) is not None:
+        with guard("client.network"):
             connection.ended()
 
 
@@ -271,7 +282,7 @@ def _socket_of(response: Any) -> Any:
         return None
 
 
-def _known(sock: Any) -> int | None:
+def _sent_again(sock: Any) -> int | None:
     """How many segments had been sent again over *sock* at its latest reading, or None."""
     try:
         return _retransmits.get(sock)
@@ -281,11 +292,10 @@ def _known(sock: Any) -> int | None:
 
 def _is_reused(sock: Any, response: Any) -> bool | None:
     """Whether *sock* had carried a request before this one, or None where nobody can tell."""
-    if _known(sock) is not None:
+    if _sent_again(sock) is not None:
         return True
-    # A pool of urllib3 with no more requests than connections has used none of them again.
-    pool = getattr(getattr(response, "raw", None), "_pool", None)
-    requests, connections = (
-        getattr(pool, f"num_{each}", 0) for each in ("requests", "connections")
-    )
-    return False if 0 < requests <= connections else None
+    pool: Any = getattr(getattr(response, "raw", None), "_pool", None)
+    try:  # no more requests than connections: none of them was used again
+        return False if pool.num_requests <= pool.num_connections else None
+    except AttributeError:  # not of urllib3
+        return None

@@ -42,6 +42,8 @@ def _subclass(kind: type, make: Callable[[type], dict[str, Any]]) -> type:
         if not isinstance(reduced, tuple):
             return reduced
         function, arguments, *rest = reduced
+        if function.__name__ == "__newobj__":  # pickle insists on the class that the object has
+            return object.__new__, (kind,), *rest
         return function, tuple(kind if each is type(self) else each for each in arguments), *rest
 
     names = {

@@ -104,7 +104,8 @@ class LiveRequest:
     @property
     def captures_content(self) -> bool:
         """True when prompts and answers are to be written on this span."""
-        return self._telemetry.settings.capture_content and self.span.is_recording()
+        wanted = self._telemetry.settings.capture_content and not self._joined
+        return wanted and self.span.is_recording()
 
     def annotate(self, attributes: Mapping[str, object]) -> None:
         """Further attributes, written when the request ends; they never replace the summary.

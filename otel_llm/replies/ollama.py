@@ -59,7 +59,11 @@ def read(reply: Reply, item: object) -> None:
         reply.took(phase, nanoseconds(field(item, name), 1))
     total = nanoseconds(field(item, "total_duration"), 1)
     reply.reported_total_ns = reply.reported_total_ns if total is None else total
-    reply.counted(input=field(item, "prompt_eval_count"), output=field(item, "eval_count"))
+    reply.counted(
+        input=field(item, "prompt_eval_count"),
+        output=field(item, "eval_count"),
+        cached=field(item, "prompt_eval_cached_count"),
+    )
     if reply.captured is not None:
         _capture(reply.captured, item)
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.adapters import elsewhere
 
+LIBRARY = "text-generation==0.7.0"
 TESTS = Path(__file__).parent / "text_generation/in_its_environment.py"
 
 
@@ -15,4 +16,4 @@ TESTS = Path(__file__).parent / "text_generation/in_its_environment.py"
 @pytest.mark.timeout(600)
 def test_its_own_tests() -> None:
     """The library, unchanged, against a server on loopback."""
-    elsewhere.run_tests(TESTS, "text-generation==0.7.0")
+    elsewhere.run_tests(TESTS, LIBRARY)

@@ -7,10 +7,12 @@ has answered.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from tests.fakes.openai_server import Answer, OpenAIServer
 
+RECORDINGS = Path(__file__).parents[1] / "services/recordings/ollama-0.34.0"
 NDJSON = "application/x-ndjson"
 JSON = "application/json; charset=utf-8"
 MS = 1_000_000
@@ -18,6 +20,7 @@ TIMES = {
     "total_duration": 100 * MS,
     "load_duration": 10 * MS,
     "prompt_eval_count": 7,
+    "prompt_eval_cached_count": 2,
     "prompt_eval_duration": 30 * MS,
     "eval_count": 5,
     "eval_duration": 40 * MS,
@@ -53,7 +56,7 @@ def said(content: str = " token", **more: Any) -> bytes:
 
 def end(**more: Any) -> bytes:
     """The last line of a chat."""
-    return line(message=message(), done=True, done_reason="stop", **{**TIMES, **more})
+    return line(message=message(), done=True, **{"done_reason": "stop", **TIMES, **more})
 
 
 def chat(words: int = 5, *, first: float = 0.0, gap: float = 0.0, **options: Any) -> Answer:
@@ -64,7 +67,7 @@ def chat(words: int = 5, *, first: float = 0.0, gap: float = 0.0, **options: Any
 
 def generated(*texts: str, **more: Any) -> Answer:
     """A streamed answer to a prompt."""
-    last = line(response="", done=True, done_reason="stop", **{**TIMES, **more})
+    last = line(response="", done=True, **{"done_reason": "stop", **TIMES, **more})
     return lines(*[line(response=each, done=False) for each in texts], last)
 
 
@@ -89,3 +92,13 @@ def whole(body: dict[str, Any] | None = None, *, after: float = 0.0, **options: 
 def failing(status: int, text: str = "not today") -> Answer:
     """An error before any stream."""
     return whole({"error": text}, status=status)
+
+
+def recorded(name: str, folder: Path = RECORDINGS) -> Answer:
+    """What a real server has answered, in the reads in which it came."""
+    about = json.loads((folder / f"{name}.json").read_text())
+    body, pieces = (folder / f"{name}.body").read_bytes(), []
+    for size in about["reads"]:
+        pieces.append(body[:size])
+        body = body[size:]
+    return Answer(pieces, about["status"], about["headers"]["content-type"])

@@ -19,8 +19,14 @@ from tests.services.process import Service, answers, free_port
 BUILD = 10760
 """The build which the Ollama of these tests asks for, so that both run the same one."""
 
+PROGRAMS = ("llama-server", "llama-quantize")
+"""What is built; Ollama checks models with the second one."""
+
 MODEL_NAME = "tiny"
-"""Chats and completes, and takes tools."""
+"""Chats and completes."""
+
+TOOL_MODEL_NAME = "tiny-tools"
+"""Calls a tool whenever it is given one, and ends then."""
 
 THINKING_MODEL_NAME = "tiny-thinking"
 """Thinks, and never comes to an answer by itself."""
@@ -74,7 +80,7 @@ def model(name: str = MODEL_NAME) -> Path:
 
 
 def _build(target: Path) -> None:
-    """Build the server alone, and keep the program alone."""
+    """Build the programs, and keep them alone."""
     packages = ["cmake==4.4.5", "ninja==1.13.2", "pip==26.3"]
     tools = environment.python("build-tools", "1", packages).parent
     with tempfile.TemporaryDirectory(dir=target) as folder:
@@ -86,8 +92,9 @@ def _build(target: Path) -> None:
         options = [f"-D{name}={value}" for name, value in _OPTIONS.items()]
         ninja = f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"
         run([tools / "cmake", "-S", source, "-B", work / "out", "-G", "Ninja", ninja, *options])
-        run([tools / "cmake", "--build", work / "out", "--target", "llama-server"])
-        shutil.copy(work / "out/bin/llama-server", target)
+        run([tools / "cmake", "--build", work / "out", "--target", *PROGRAMS])
+        for name in PROGRAMS:
+            shutil.copy(work / "out/bin" / name, target)
 
 
 class LlamaCpp(Service):

@@ -18,8 +18,11 @@ from tests.services.process import Service, answers, free_port
 VERSION = "0.34.0"
 
 MODEL_NAME = llama_cpp.MODEL_NAME
+TOOL_MODEL_NAME = llama_cpp.TOOL_MODEL_NAME
 THINKING_MODEL_NAME = llama_cpp.THINKING_MODEL_NAME
 EMBEDDING_MODEL_NAME = llama_cpp.EMBEDDING_MODEL_NAME
+
+MODEL_NAMES = (MODEL_NAME, TOOL_MODEL_NAME, THINKING_MODEL_NAME, EMBEDDING_MODEL_NAME)
 
 _MODULE = "github.com/ollama/ollama"
 
@@ -30,14 +33,15 @@ def binary() -> Path:
 
 
 def _build(target: Path) -> None:
-    """Build from the module cache, and put the llama.cpp server where Ollama looks for it."""
-    server = llama_cpp.binary()
+    """Build from the module cache, and put llama.cpp's programs where Ollama looks for it."""
+    programs = llama_cpp.binary().parent
     download = run(["go", "mod", "download", "-json", f"{_MODULE}@v{VERSION}"])
     name = f"-X={_MODULE}/version.Version={VERSION} -X={_MODULE}/server.mode=release"
     build = ["go", "build", "-trimpath", "-ldflags", name, "-o", str(target / "bin/ollama"), "."]
     run(build, cwd=Path(json.loads(download)["Dir"]))
     (target / "lib/ollama").mkdir(parents=True)
-    (target / "lib/ollama/llama-server").symlink_to(server)
+    for program in llama_cpp.PROGRAMS:
+        (target / "lib/ollama" / program).symlink_to(programs / program)
 
 
 class Ollama(Service):
@@ -64,7 +68,7 @@ class Ollama(Service):
     def _create_models(self, workdir: Path, settings: Mapping[str, str]) -> None:
         """Import the models as a user would."""
         assigned = [f"{name}={value}" for name, value in settings.items()]
-        for name in (MODEL_NAME, THINKING_MODEL_NAME, EMBEDDING_MODEL_NAME):
+        for name in MODEL_NAMES:
             file = workdir / f"{name}.Modelfile"
             file.write_text(f"FROM {llama_cpp.model(name)}\n")
             run(["env", *assigned, binary(), "create", name, "-f", file])

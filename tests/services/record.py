@@ -72,7 +72,9 @@ def _answer(url: str, path: str, body: Any) -> Iterator[http.client.HTTPResponse
             data = body if isinstance(body, str) else json.dumps(body)
             headers = {"Content-Type": "application/json"}
             connection.request("POST", path, data.encode(), headers)
-        yield connection.getresponse()
+        # An answer has the socket for itself, and would keep it open.
+        with connection.getresponse() as answer:
+            yield answer
 
 
 def _describe(
@@ -98,38 +100,47 @@ def record_llama_cpp(workdir: Path) -> None:
     """Record llama.cpp with each of its models."""
     with LlamaCpp.start(workdir) as server:
         record(LLAMA_CPP, server.url, recorded.LLAMA_CPP)
-    # A budget that ends its thoughts, or it would think for ever.
-    args = ["--reasoning-budget", "4"]
-    name = llama_cpp.THINKING_MODEL_NAME
-    with LlamaCpp.start(workdir, model_name=name, args=args) as server:
-        record(LLAMA_CPP, server.url, recorded.LLAMA_CPP_THINKING)
-    name = llama_cpp.EMBEDDING_MODEL_NAME
-    with LlamaCpp.start(workdir, model_name=name, args=["--embeddings"]) as server:
-        record(LLAMA_CPP, server.url, recorded.LLAMA_CPP_EMBEDDINGS)
+    others: list[tuple[str, list[str], Requests]] = [
+        (llama_cpp.TOOL_MODEL_NAME, [], recorded.LLAMA_CPP_TOOLS),
+        # A budget that ends its thoughts, or it would think for ever.
+        (
+            llama_cpp.THINKING_MODEL_NAME,
+            ["--reasoning-budget", "4"],
+            recorded.LLAMA_CPP_THINKING,
+        ),
+        (llama_cpp.EMBEDDING_MODEL_NAME, ["--embeddings"], recorded.LLAMA_CPP_EMBEDDINGS),
+    ]
+    for name, args, requests in others:
+        with LlamaCpp.start(workdir, model_name=name, args=args) as server:
+            record(LLAMA_CPP, server.url, requests)
 
 
 def record_ollama(workdir: Path) -> None:
     """Record Ollama, and once more with all its room taken."""
     with Ollama.start(workdir) as server:
         record(OLLAMA, server.url, recorded.OLLAMA)
-    full = {"OLLAMA_MAX_LOADED_MODELS": "1", "OLLAMA_MAX_QUEUE": "0"}
+    full = {"OLLAMA_MAX_LOADED_MODELS": "1", "OLLAMA_MAX_QUEUE": "1"}
     with Ollama.start(workdir, env=full) as server, _busy(server):
         record(OLLAMA, server.url, recorded.OLLAMA_OVERLOADED)
 
 
 @contextlib.contextmanager
 def _busy(server: Ollama) -> Iterator[None]:
-    """Keep one model at work, and let a request for another one wait for its place."""
+    """Keep one model at work, and let requests for two others wait for its place."""
     path, body = recorded.OLLAMA["generate_stream"]
-    long = body | {"options": {"num_predict": -1}}
-    waits = {"model": ollama.EMBEDDING_MODEL_NAME, "input": "hi"}
-    waiting = threading.Thread(target=web.request, args=(f"{server.url}/api/embed", waits))
-    with _answer(server.url, path, long) as answer:
+    waiting = [
+        threading.Thread(target=web.request, args=(server.url + path, {"model": name}))
+        for name in (ollama.TOOL_MODEL_NAME, ollama.THINKING_MODEL_NAME)
+    ]
+    with _answer(server.url, path, body | {"options": {"num_predict": -1}}) as answer:
         answer.read1()
-        waiting.start()
-        time.sleep(1.0)
+        for thread in waiting:
+            thread.start()
+            # The scheduler takes the first one off its queue, which has room for one.
+            time.sleep(1.0)
         yield
-    waiting.join()
+    for thread in waiting:
+        thread.join()
 
 
 SERVERS: Mapping[str, Any] = {

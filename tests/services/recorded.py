@@ -49,7 +49,7 @@ VLLM_METRICS: Requests = {
 }
 """Requests to a vLLM that reports metrics with each answer."""
 
-_CALL = _CHAT | {"max_tokens": 100, "tools": _TOOLS, "tool_choice": "required"}
+_CALL = _CHAT | {"model": llama_cpp.TOOL_MODEL_NAME, "max_tokens": 100, "tools": _TOOLS}
 _NATIVE = {"prompt": "The quick", "n_predict": 5, "temperature": 0}
 _PROGRESS = {"timings_per_token": True, "return_progress": True}
 
@@ -59,8 +59,6 @@ LLAMA_CPP: Requests = {
     "chat_n2": (_CHAT_PATH, _CHAT | {"n": 2}),
     "chat_stream": (_CHAT_PATH, _CHAT | _USAGE),
     "chat_stream_timings": (_CHAT_PATH, _CHAT | _USAGE | _PROGRESS),
-    "chat_tools": (_CHAT_PATH, _CALL),
-    "chat_tools_stream": (_CHAT_PATH, _CALL | _USAGE),
     "chat_other_model": (_CHAT_PATH, _CHAT | {"model": "other"}),
     "chat_bad_json": (_CHAT_PATH, '{"model": "tiny", '),
     "chat_invalid": (_CHAT_PATH, {"model": "tiny"}),
@@ -80,6 +78,12 @@ LLAMA_CPP: Requests = {
     "unknown_route": ("/v1/nothing", _CHAT),
 }
 """Requests to a llama.cpp; the second is answered from its cache."""
+
+LLAMA_CPP_TOOLS: Requests = {
+    "chat_tools": (_CHAT_PATH, _CALL),
+    "chat_tools_stream": (_CHAT_PATH, _CALL | _USAGE),
+}
+"""Requests to a llama.cpp whose model calls tools."""
 
 _LLAMA_CPP_THINKING = _CHAT | {"model": llama_cpp.THINKING_MODEL_NAME, "max_tokens": 20}
 
@@ -101,6 +105,11 @@ _OPTIONS = {"options": {"num_predict": 5, "temperature": 0}}
 _GENERATE = {"model": ollama.MODEL_NAME, "prompt": "hi", **_OPTIONS}
 _OLLAMA_CHAT = {"model": ollama.MODEL_NAME, **_MESSAGES, **_OPTIONS}
 _THINK = {"model": ollama.THINKING_MODEL_NAME, "think": True}
+_OLLAMA_CALL = {
+    "model": ollama.TOOL_MODEL_NAME,
+    "tools": _TOOLS,
+    "options": {"num_predict": 100, "temperature": 0},
+}
 _WHOLE = {"stream": False}
 _UNKNOWN = {"model": "other"}
 _WRONG = {"model": ollama.EMBEDDING_MODEL_NAME}
@@ -115,7 +124,8 @@ OLLAMA: Requests = {
     "generate_too_long": ("/api/generate", _GENERATE | _KEPT | {"prompt": _TOO_LONG}),
     "chat": ("/api/chat", _OLLAMA_CHAT | _WHOLE),
     "chat_stream": ("/api/chat", _OLLAMA_CHAT),
-    "chat_tools_stream": ("/api/chat", _OLLAMA_CHAT | {"tools": _TOOLS}),
+    "chat_tools": ("/api/chat", _OLLAMA_CHAT | _OLLAMA_CALL | _WHOLE),
+    "chat_tools_stream": ("/api/chat", _OLLAMA_CHAT | _OLLAMA_CALL),
     "chat_thinking": ("/api/chat", _OLLAMA_CHAT | _THINK | _WHOLE),
     "chat_thinking_stream": ("/api/chat", _OLLAMA_CHAT | _THINK),
     "chat_cannot_think": ("/api/chat", _OLLAMA_CHAT | {"think": True}),
@@ -125,6 +135,7 @@ OLLAMA: Requests = {
     "embeddings": ("/api/embeddings", _WRONG | {"prompt": "hi"}),
     "v1_chat": (_CHAT_PATH, _CHAT),
     "v1_chat_stream": (_CHAT_PATH, _CHAT | _USAGE),
+    "v1_chat_tools_stream": (_CHAT_PATH, _CALL | _USAGE),
     "v1_chat_unknown": (_CHAT_PATH, _CHAT | _UNKNOWN),
     "v1_completions": (_TEXT_PATH, _TEXT),
     "v1_completions_stream": (_TEXT_PATH, _TEXT | _USAGE),
@@ -139,5 +150,5 @@ OLLAMA: Requests = {
 }
 """Requests to an Ollama; the first loads the model."""
 
-OLLAMA_OVERLOADED: Requests = {"generate_overloaded": ("/api/generate", _GENERATE | _THINK)}
+OLLAMA_OVERLOADED: Requests = {"generate_overloaded": ("/api/generate", _GENERATE | _OLLAMA_CALL)}
 """A request for which there is no room."""

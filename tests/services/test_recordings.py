@@ -10,7 +10,12 @@ import pytest
 
 from tests.services import record, recorded
 
-LLAMA_CPP = recorded.LLAMA_CPP | recorded.LLAMA_CPP_THINKING | recorded.LLAMA_CPP_EMBEDDINGS
+LLAMA_CPP = (
+    recorded.LLAMA_CPP
+    | recorded.LLAMA_CPP_TOOLS
+    | recorded.LLAMA_CPP_THINKING
+    | recorded.LLAMA_CPP_EMBEDDINGS
+)
 OLLAMA = recorded.OLLAMA | recorded.OLLAMA_OVERLOADED
 ALL = [
     *((record.LLAMA_CPP, name, *asked) for name, asked in LLAMA_CPP.items()),

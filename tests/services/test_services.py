@@ -220,10 +220,11 @@ def test_llama_cpp_streams_a_token_at_a_time(llama: LlamaCpp) -> None:
     assert events[-1]["stop_type"] == "limit"
 
 
-def test_llama_cpp_calls_a_tool(llama: LlamaCpp) -> None:
-    """A required call is made, for the grammar leaves the weights no choice."""
-    path, body = recorded.LLAMA_CPP["chat_tools"]
-    choice = web.request(llama.url + path, body).json()["choices"][0]
+def test_llama_cpp_calls_a_tool(tmp_path: Path) -> None:
+    """One model answers with a call of the tool that it is given, and ends by itself."""
+    path, body = recorded.LLAMA_CPP_TOOLS["chat_tools"]
+    with LlamaCpp.start(tmp_path, model_name=llama_cpp.TOOL_MODEL_NAME) as server:
+        choice = web.request(server.url + path, body).json()["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     call = choice["message"]["tool_calls"][0]["function"]
     assert (call["name"], json.loads(call["arguments"])) == ("clock", {"zone": "UTC"})
@@ -265,6 +266,14 @@ def test_ollama_thinks(ollama_server: Ollama) -> None:
     lines = _lines(ollama_server, "chat_thinking_stream")
     assert any(line["message"].get("thinking") for line in lines)
     assert not any(line["message"]["content"] for line in lines)
+
+
+def test_ollama_calls_a_tool(ollama_server: Ollama) -> None:
+    """One model answers with a call of the tool that it is given."""
+    lines = _lines(ollama_server, "chat_tools_stream")
+    calls = [call for line in lines for call in line["message"].get("tool_calls", ())]
+    assert [call["function"]["arguments"] for call in calls] == [{"zone": "UTC"}]
+    assert lines[-1]["done_reason"] == "stop"
 
 
 def test_ollama_embeds(ollama_server: Ollama) -> None:

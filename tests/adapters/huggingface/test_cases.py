@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from huggingface_hub import InferenceClient
@@ -17,6 +17,7 @@ from tests.adapters.huggingface.builders import (
     after,
     outcome,
     request,
+    requests,
     tokens,
 )
 from tests.fakes import openai_server, tgi
@@ -84,10 +85,16 @@ class TestCases:
         assert isinstance(body, bytes)
         server.answers = [tgi.streamed(body.replace(b"data:", b"data:" + space))]
         assert list(STREAMS["text"](client)) == ["Blue", " sky", "</s>"]
-        found = request(captured)
-        assert outcome(captured) == ("ok", None)
+        (span,) = requests(captured)
+        found = span.attributes
+        assert found[semconv.OUTCOME] == "ok"
         assert (found[semconv.OUTPUT_TOKENS], found[semconv.FINISH_REASONS]) == (3, ("eos_token",))
-        assert json.loads(found[semconv.OUTPUT_MESSAGES])[0]["parts"][0]["content"] == "Blue sky"
+        assert _said(found[semconv.INPUT_MESSAGES]) == "secret"
+        assert _said(found[semconv.OUTPUT_MESSAGES]) == "Blue sky"
+
+
+def _said(messages: str) -> Any:
+    return json.loads(messages)[0]["parts"][0]["content"]
 
 
 class _Asked(NamedTuple):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +23,7 @@ from text_generation.types import Message
 
 import otel_llm
 from otel_llm import config, semconv
+from otel_llm.emit.settings import EmitSettings
 from otel_llm.testing import CapturedTelemetry, captured_telemetry
 from tests.fakes import tgi
 from tests.fakes.tgi import TgiServer
@@ -142,6 +144,7 @@ def test_a_stream(captured: CapturedTelemetry, server: TgiServer, client: Client
     assert (found[semconv.OUTPUT_TOKENS], found[semconv.FINISH_REASONS]) == (3, ("eos_token",))
     assert {"otel_llm.ttft_us", "otel_llm.tpot_us"} <= set(found)
     assert "otel_llm.queue_us" not in found
+    assert found[semconv.MAX_TOKENS] == 20  # the library's own default
     assert traced(server, captured)
 
 
@@ -267,6 +270,21 @@ def test_no_space_after_the_colon(
     assert request(captured)[semconv.OUTPUT_TOKENS] == 3
 
 
+@pytest.mark.parametrize("operation", WHOLE)
+def test_content(client: Client, operation: str) -> None:
+    """Prompt and answer, if they are asked for."""
+    made = captured_telemetry(EmitSettings(capture_content=True))
+    config.RUNTIME.telemetry = made.telemetry
+    otel_llm.instrument(engines=["text_generation"])
+    WHOLE[operation][0](client)
+    (span,) = [each for each in made.spans if semconv.SIDE in (each.attributes or {})]
+    said = [
+        json.loads(span.attributes[name])[0]["parts"][0]["content"]
+        for name in (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES)
+    ]
+    assert said == ["secret", "Blue sky"]
+
+
 def test_arguments_that_do_not_fit(captured: CapturedTelemetry, client: Client) -> None:
     """They are the library's affair, and no request."""
     with pytest.raises(TypeError, match="prompt"):
@@ -287,8 +305,9 @@ def test_headers(
         assert server.last.headers["x-own"] == ["1"]
 
 
+@pytest.mark.parametrize("method", ["generate", "generate_stream"])
 def test_the_span_is_current_while_the_request_is_sent(
-    captured: CapturedTelemetry, client: Client, monkeypatch: pytest.MonkeyPatch
+    captured: CapturedTelemetry, client: Client, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """What traces HTTP finds its parent, and afterwards nothing is left behind."""
     seen = []
@@ -299,7 +318,7 @@ def test_the_span_is_current_while_the_request_is_sent(
         return post(*args, **kwargs)
 
     monkeypatch.setattr(requests, "post", posting)
-    for _ in client.generate_stream("secret"):
+    for _ in getattr(client, method)("secret"):
         assert not trace.get_current_span().get_span_context().is_valid
     (span,) = [each for each in captured.spans if semconv.SIDE in (each.attributes or {})]
     assert span.context is not None

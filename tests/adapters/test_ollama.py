@@ -1,0 +1,522 @@
+"""Ollama's client against a server on loopback: what is asked, what is told, what is seen of it."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import ollama
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import StatusCode
+from pydantic import BaseModel
+
+import otel_llm
+from otel_llm import config, semconv
+from otel_llm.clients import engines
+from otel_llm.testing import CapturedTelemetry, captured_telemetry
+from tests.clients.builders import attributes, outcomes, request, requests
+from tests.fakes.ollama_server import (
+    EMBEDDED,
+    RECORDINGS,
+    base,
+    chat,
+    end,
+    failing,
+    generated,
+    item,
+    line,
+    lines,
+    message,
+    recorded,
+    said,
+    whole,
+)
+from tests.fakes.openai_server import Answer, OpenAIServer, serving
+from tests.replies.builders import DATA
+
+Serve = Callable[..., OpenAIServer]
+ASKED: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "secret"}]}
+
+
+@pytest.fixture(name="captured")
+def captured_fixture() -> Iterator[CapturedTelemetry]:
+    """Telemetry in memory, and Ollama's client patched."""
+    engines.forget()
+    captured = captured_telemetry()
+    otel_llm.instrument(engines=["ollama"], **captured.providers)
+    config.RUNTIME.telemetry = captured.telemetry
+    yield captured
+    engines.forget()
+
+
+@pytest.fixture(name="serve")
+def serve_fixture(captured: CapturedTelemetry) -> Iterator[Serve]:
+    """Starts servers that run until the test ends."""
+    with ExitStack() as stack:
+        yield lambda *answers: stack.enter_context(serving(*answers))
+
+
+@pytest.fixture(name="client")
+def client_fixture(serve: Serve) -> Iterator[Callable[..., ollama.Client]]:
+    """Clients of a server that answers so: `client(answer, …)`."""
+    with ExitStack() as stack:
+
+        def made(*answers: Answer) -> ollama.Client:
+            return stack.enter_context(ollama.Client(base(serve(*answers))))
+
+        yield made
+
+
+Client = Callable[..., ollama.Client]
+
+
+def last_of(name: str) -> Any:
+    """The last line of a recorded answer."""
+    return json.loads((RECORDINGS / f"{name}.body").read_text().splitlines()[-1])
+
+
+def case(name: str) -> Answer:
+    """The lines of a field case, each sent on its own."""
+    return lines(*(DATA / name).read_bytes().splitlines(keepends=True))
+
+
+class TestWhatIsSeen:
+    """The request span of each operation."""
+
+    def test_chat(self, captured: CapturedTelemetry, client: Client) -> None:
+        """A whole answer: names, tokens and the finish reason."""
+        reply = client(whole()).chat(**ASKED)
+        assert reply.message.content == "a token"
+        expected = {
+            semconv.OPERATION: "chat",
+            semconv.PROVIDER: "ollama",
+            semconv.REQUEST_MODEL: "tiny",
+            semconv.RESPONSE_MODEL: "tiny",
+            semconv.INPUT_TOKENS: 7,
+            semconv.OUTPUT_TOKENS: 5,
+            semconv.FINISH_REASONS: ("stop",),
+            semconv.OUTCOME: "ok",
+            semconv.SERVER_ADDRESS: "127.0.0.1",
+        }
+        found = attributes(captured)
+        assert expected == {name: found.get(name) for name in expected}
+        assert (request(captured).name, request(captured).kind.name) == ("chat tiny", "CLIENT")
+
+    def test_streamed_chat(self, captured: CapturedTelemetry, client: Client) -> None:
+        """The same facts from the last line of a stream."""
+        stream = client(chat()).chat(**ASKED, stream=True)
+        assert inspect.isgenerator(stream)
+        assert "".join(each.message.content or "" for each in stream) == " token" * 5
+        found = attributes(captured)
+        assert (found[semconv.INPUT_TOKENS], found[semconv.OUTPUT_TOKENS]) == (7, 5)
+        assert (found[semconv.OUTCOME], found[semconv.REQUEST_STREAM]) == ("ok", True)
+
+    async def test_async_chat(self, captured: CapturedTelemetry, serve: Serve) -> None:
+        """A whole answer of the asynchronous client."""
+        async with ollama.AsyncClient(base(serve(whole()))) as made:
+            assert (await made.chat(**ASKED)).message.content == "a token"
+        assert (attributes(captured)[semconv.OUTPUT_TOKENS], outcomes(captured)) == (5, ["ok"])
+
+    async def test_async_streamed_chat(self, captured: CapturedTelemetry, serve: Serve) -> None:
+        """A stream of the asynchronous client is an async generator, as it was."""
+        async with ollama.AsyncClient(base(serve(chat()))) as made:
+            stream = await made.chat(**ASKED, stream=True)
+            assert inspect.isasyncgen(stream)
+            assert len([each async for each in stream]) == 6
+        assert (attributes(captured)[semconv.OUTPUT_TOKENS], outcomes(captured)) == (5, ["ok"])
+
+    @pytest.mark.parametrize("streamed", [False, True])
+    def test_generate(self, captured: CapturedTelemetry, client: Client, streamed: bool) -> None:
+        """An answer to a prompt, which is no chat."""
+        one = item(response="a b", done=True, done_reason="length", eval_count=2)
+        answer = generated("a", " b", eval_count=2, done_reason="length") if streamed else None
+        reply = client(answer or whole(one)).generate("tiny", "secret", stream=streamed)
+        text = "".join(each.response for each in reply) if streamed else reply.response  # type: ignore[union-attr]
+        assert text == "a b"
+        found = attributes(captured)
+        assert (found[semconv.OPERATION], found[semconv.OUTPUT_TOKENS]) == ("text_completion", 2)
+        assert found[semconv.FINISH_REASONS] == ("length",)
+
+    def test_embed(self, captured: CapturedTelemetry, client: Client) -> None:
+        """Embeddings have input tokens and no times of tokens."""
+        body = {"model": "tiny", "embeddings": [[0.1, 0.2]], **EMBEDDED}
+        assert client(whole(body)).embed("tiny", ["a", "b"]).embeddings == [[0.1, 0.2]]
+        found = attributes(captured)
+        assert (found[semconv.OPERATION], found[semconv.INPUT_TOKENS]) == ("embeddings", 4)
+        assert found[semconv.OUTCOME] == "ok"
+        assert not {semconv.TTFT_US, semconv.TPOT_US, semconv.OUTPUT_TOKENS} & set(found)
+
+    async def test_old_embeddings(self, captured: CapturedTelemetry, serve: Serve) -> None:
+        """The older way to one embedding."""
+        async with ollama.AsyncClient(base(serve(whole({"embedding": [0.5]})))) as made:
+            assert (await made.embeddings("tiny", "a")).embedding == [0.5]
+        assert request(captured).name == "embeddings tiny"
+        assert outcomes(captured) == ["ok"]
+
+    def test_other_routes_are_left_alone(self, captured: CapturedTelemetry, client: Client) -> None:
+        """What is no inference is not traced."""
+        client(whole({"model_info": {}})).show("tiny")
+        assert not captured.spans
+
+    def test_module_functions(
+        self, captured: CapturedTelemetry, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """`ollama.chat`, and one that was imported before the library was switched on."""
+        config.uninstrument()
+        from ollama import chat as imported
+
+        otel_llm.instrument(engines=["ollama"], **captured.providers)
+        config.RUNTIME.telemetry = captured.telemetry
+        default = ollama._client
+        with ollama.Client(base(serve(whole(), chat()))) as made:
+            monkeypatch.setattr(imported.__self__, "_client", made._client)  # type: ignore[attr-defined]
+            imported(**ASKED)
+            assert len(list(ollama.chat(**ASKED, stream=True))) == 6
+        assert default is not None
+        assert outcomes(captured) == ["ok", "ok"]
+
+    def test_switched_off_again(self, captured: CapturedTelemetry, client: Client) -> None:
+        """After `uninstrument` nothing is written, and the class has its own function back."""
+        made = client(whole())
+        config.uninstrument()
+        made.chat(**ASKED)
+        assert not captured.spans
+        assert not hasattr(ollama.Client._request, "__wrapped__")
+
+
+class TestWhatWasAsked:
+    """What is told of the request."""
+
+    def test_options(self, captured: CapturedTelemetry, client: Client) -> None:
+        """Options have the names that other APIs give them."""
+        options = {"num_predict": 9, "temperature": 0.5, "top_k": 3, "seed": 4, "stop": ["."]}
+        client(whole()).chat(**ASKED, options=options, keep_alive="5m")
+        found = attributes(captured)
+        names = (semconv.MAX_TOKENS, semconv.TEMPERATURE, semconv.TOP_K, semconv.SEED)
+        assert [found[name] for name in names] == [9, 0.5, 3, 4]
+        assert found[semconv.STOP_SEQUENCES] == (".",)
+
+    def test_no_limit_is_no_limit(self, captured: CapturedTelemetry, client: Client) -> None:
+        """A negative `num_predict` means without end, and is no count."""
+        client(whole()).chat(**ASKED, options={"num_predict": -1})
+        assert semconv.MAX_TOKENS not in attributes(captured)
+
+    def test_images_of_messages(self, captured: CapturedTelemetry, client: Client) -> None:
+        """They are counted; what is in them is not told."""
+        image = base64.b64encode(b"secret image").decode()
+        two = {"role": "user", "content": "what?", "images": [image, image]}
+        client(whole()).chat("tiny", [two, {**two, "images": [image]}])
+        assert attributes(captured)[semconv.INPUT_IMAGES] == 3
+
+    def test_images_of_a_prompt(self, captured: CapturedTelemetry, client: Client) -> None:
+        """Beside a prompt, too."""
+        image = base64.b64encode(b"secret image").decode()
+        reply = item(response="cat", done=True, done_reason="stop")
+        client(whole(reply)).generate("tiny", "what?", images=[image])
+        assert attributes(captured)[semconv.INPUT_IMAGES] == 1
+
+    def test_no_images(self, captured: CapturedTelemetry, client: Client) -> None:
+        """Without any, there is no such attribute."""
+        client(whole()).chat(**ASKED)
+        assert semconv.INPUT_IMAGES not in attributes(captured)
+
+    @pytest.mark.parametrize("form", ["json", {"type": "object"}])
+    def test_format(self, captured: CapturedTelemetry, client: Client, form: Any) -> None:
+        """JSON was asked for, with a schema or without."""
+        client(whole()).chat(**ASKED, format=form)
+        assert attributes(captured)[semconv.OUTPUT_TYPE] == "json"
+
+    def test_the_body_is_the_librarys(self, serve: Serve, captured: CapturedTelemetry) -> None:
+        """The same bytes are sent with and without us."""
+        server = serve(whole())
+        with ollama.Client(base(server)) as made:
+            made.chat(**ASKED, options={"num_predict": 9}, think=True)
+            config.uninstrument()
+            made.chat(**ASKED, options={"num_predict": 9}, think=True)
+        first, second = (each.body for each in server.asked)
+        assert first == second
+
+    @pytest.mark.parametrize("streamed", [False, True])
+    def test_traceparent(self, captured: CapturedTelemetry, serve: Serve, streamed: bool) -> None:
+        """Sent once, and it names the span of the call."""
+        server = serve(chat() if streamed else whole())
+        with ollama.Client(base(server)) as made:
+            list(made.chat(**ASKED, stream=streamed))
+        ids = request(captured).get_span_context()
+        expected = f"00-{ids.trace_id:032x}-{ids.span_id:016x}-{int(ids.trace_flags):02x}"
+        assert [expected] == server.last.headers["traceparent"]
+
+    def test_the_applications_own_traceparent(
+        self, captured: CapturedTelemetry, serve: Serve
+    ) -> None:
+        """What the application has set on its client stays."""
+        own = "00-11111111111111111111111111111111-2222222222222222-01"
+        server = serve(whole())
+        with ollama.Client(base(server), headers={"Traceparent": own}) as made:
+            made.chat(**ASKED)
+        assert [own] == server.last.headers["traceparent"]
+
+    def test_nothing_secret_is_told(self, captured: CapturedTelemetry, client: Client) -> None:
+        """Neither the prompt nor the answer is on any span."""
+        list(client(chat()).chat(**ASKED, stream=True))
+        told = json.dumps([dict(each.attributes or {}) for each in captured.spans])
+        assert "secret" not in told
+        assert " token" not in told
+
+
+class TestPhases:
+    """Where the time went: Ollama's durations, laid onto the marks that were seen."""
+
+    MS = 1000
+
+    @pytest.mark.parametrize("streamed", [False, True])
+    def test_the_servers_own(
+        self, captured: CapturedTelemetry, client: Client, streamed: bool
+    ) -> None:
+        """Load and prefill as the server states them, the queue as what they leave of the total."""
+        answer = chat(first=0.06, gap=0.01) if streamed else whole(after=0.12)
+        list(client(answer).chat(**ASKED, stream=streamed))
+        found, ms = attributes(captured), self.MS
+        assert (found[semconv.phase_us("load")], found[semconv.phase_us("prefill")]) == (
+            10 * ms,
+            30 * ms,
+        )
+        assert found[semconv.phase_us("queue")] == 20 * ms
+        assert {"load=reported", "queue=estimated", "prefill=reported"} <= set(
+            found[semconv.SOURCES].split(";")
+        )
+
+    def test_decode_of_a_whole_answer(self, captured: CapturedTelemetry, client: Client) -> None:
+        """Without a stream only the server knows it."""
+        client(whole(after=0.12)).chat(**ASKED)
+        assert attributes(captured)[semconv.phase_us("decode")] == 40 * self.MS
+        assert attributes(captured)[semconv.TPOT_US] == 10 * self.MS
+
+    def test_they_add_up(self, captured: CapturedTelemetry, client: Client) -> None:
+        """Phases and what nobody accounts for are the whole."""
+        list(client(chat(first=0.06, gap=0.01)).chat(**ASKED, stream=True))
+        found = attributes(captured)
+        names = ("load", "queue", "prefill", "decode", "delivery", "unaccounted", "first_token")
+        parts = [found.get(semconv.phase_us(name), 0) for name in names]
+        assert sum(parts) == found[semconv.phase_us("e2e")]
+
+    def test_what_cannot_be_true(self, captured: CapturedTelemetry, client: Client) -> None:
+        """Durations longer than the request are cut, and what was said is kept."""
+        long = end(prompt_eval_duration=9 * 10**9, total_duration=10 * 10**9)
+        list(client(lines(0.02, said(), long)).chat(**ASKED, stream=True))
+        found = attributes(captured)
+        assert found[semconv.phase_us("prefill")] < found[semconv.phase_us("e2e")]
+        assert "prefill=estimated" in found[semconv.SOURCES]
+
+
+class TestCases:
+    """Faults seen in the field, through the library and a socket."""
+
+    @pytest.mark.parametrize("name", ["D-OLL-01-a.ndjson", "D-OLL-01-b.ndjson"])
+    def test_a_call_on_any_line(
+        self, captured: CapturedTelemetry, client: Client, name: str
+    ) -> None:
+        """D-OLL-01: the line with the call is the first token, the last one has the counts."""
+        list(client(lines(0.05, case(name).pieces[0], *case(name).pieces[1:])).chat(
+            **ASKED, stream=True
+        ))  # fmt: skip
+        found = attributes(captured)
+        assert (found[semconv.INPUT_TOKENS], found[semconv.OUTPUT_TOKENS]) == (50, 14)
+        assert found[semconv.FINISH_REASONS] == ("stop",)
+        assert 50_000 <= found[semconv.TTFT_US] < 100_000
+
+    def test_a_full_queue(self, captured: CapturedTelemetry, client: Client) -> None:
+        """D-OLL-02: refused, with nothing of tokens; the retry is another span."""
+        made = client(failing(503), chat(first=0.02))
+        with pytest.raises(ollama.ResponseError):
+            list(made.chat(**ASKED, stream=True))
+        list(made.chat(**ASKED, stream=True))
+        refused, answered = requests(captured)
+        assert refused.status.status_code is StatusCode.ERROR
+        told = refused.attributes
+        assert (told[semconv.OUTCOME], told[semconv.ERROR_TYPE]) == ("rejected", "503")
+        assert told[semconv.HTTP_STATUS] == 503
+        absent = {semconv.TTFT_US, semconv.phase_us("queue"), semconv.INPUT_TOKENS}
+        assert not absent & set(told)
+        assert answered.attributes[semconv.OUTCOME] == "ok"
+        assert answered.start_time >= refused.end_time
+        assert answered.attributes[semconv.TTFT_US] < 100_000
+
+    def test_thinking(self, captured: CapturedTelemetry, client: Client) -> None:
+        """D-OLL-03: a thought without text is the first token; tokens are the server's count."""
+        thoughts = [line(response="", thinking=each, done=False) for each in ("Let", " me")]
+        answer = line(response="42", done=False)
+        last = line(response="", done=True, done_reason="stop", eval_count=9)
+        reply = client(lines(0.02, *thoughts, 0.1, answer, last)).generate(
+            "tiny", "why?", stream=True, think=True
+        )
+        assert "".join(each.thinking or "" for each in reply) == "Let me"
+        found = attributes(captured)
+        assert found[semconv.TTFT_US] < 100_000
+        assert found[semconv.OUTPUT_TOKENS] == 9
+
+    def test_odd_times(self, captured: CapturedTelemetry, client: Client) -> None:
+        """D-OLL-04: stamps of any form do no harm, and our clock is the one that counts."""
+        list(client(case("D-OLL-04.ndjson")).generate("tiny", "x", stream=True))
+        assert semconv.TTFT_US in attributes(captured)
+        assert attributes(captured)[semconv.ERROR_TYPE] == "incomplete_stream"
+
+    def test_an_error_line(self, captured: CapturedTelemetry, client: Client) -> None:
+        """D-END-02: the library raises on it; it failed after its first token."""
+        with pytest.raises(ollama.ResponseError):
+            list(client(case("D-END-02.ndjson")).chat(**ASKED, stream=True))
+        found = attributes(captured)
+        assert (found[semconv.OUTCOME], request(captured).status.status_code) == (
+            "error",
+            StatusCode.ERROR,
+        )
+        assert found[semconv.ERROR_TYPE]
+        assert semconv.TTFT_US in found
+        assert not {semconv.OUTPUT_TOKENS, semconv.TPOT_US} & set(found)
+        assert "runner" not in json.dumps(dict(found))
+
+
+class TestRecorded:
+    """What a real Ollama has answered."""
+
+    @pytest.mark.parametrize(
+        ("name", "reasons"),
+        [
+            ("chat", "length"),
+            ("chat_stream", "length"),
+            ("chat_thinking", "length"),
+            ("chat_thinking_stream", "length"),
+            ("chat_tools", None),
+            ("chat_tools_stream", None),
+        ],
+    )
+    def test_chats(
+        self, captured: CapturedTelemetry, client: Client, name: str, reasons: str | None
+    ) -> None:
+        """The counts of the last line, and its times as far as the request had room for them."""
+        list(client(recorded(name)).chat(**ASKED, stream=name.endswith("stream")))
+        found, last = attributes(captured), last_of(name)
+        assert found[semconv.INPUT_TOKENS] == last["prompt_eval_count"]
+        assert found[semconv.OUTPUT_TOKENS] == last["eval_count"]
+        assert found[semconv.FINISH_REASONS] == (reasons or last["done_reason"],)
+        assert {"load", "queue", "prefill", "decode"} <= {
+            each.partition("=")[0] for each in found[semconv.SOURCES].split(";")
+        }
+
+    @pytest.mark.parametrize("name", ["generate", "generate_stream", "generate_json", "load"])
+    def test_prompts(self, captured: CapturedTelemetry, client: Client, name: str) -> None:
+        """Answers to prompts; a model that is only loaded answers nothing."""
+        list(client(recorded(name)).generate("tiny", "x", stream=name.endswith("stream")))
+        assert outcomes(captured) == ["ok"]
+        assert attributes(captured).get(semconv.OUTPUT_TOKENS) == last_of(name).get("eval_count")
+
+    def test_embeddings(self, captured: CapturedTelemetry, client: Client) -> None:
+        """Both of its routes."""
+        client(recorded("embed")).embed("tiny", ["a", "b"])
+        client(recorded("embeddings")).embeddings("tiny", "a")
+        new, old = requests(captured)
+        assert (new.attributes[semconv.INPUT_TOKENS], outcomes(captured)) == (9, ["ok", "ok"])
+        assert semconv.INPUT_TOKENS not in old.attributes
+
+    @pytest.mark.parametrize(
+        ("name", "status"),
+        [("chat_unknown", "404"), ("chat_cannot_think", "400"), ("generate_overloaded", "503")],
+    )
+    def test_refusals(
+        self, captured: CapturedTelemetry, client: Client, name: str, status: str
+    ) -> None:
+        """The status is the reason."""
+        with pytest.raises(ollama.ResponseError):
+            client(recorded(name)).chat(**ASKED)
+        assert (outcomes(captured), attributes(captured)[semconv.ERROR_TYPE]) == (
+            ["rejected"],
+            status,
+        )
+
+
+class TestLaziness:
+    """A stream sends its request when it is first read, and not before."""
+
+    def test_sent_by_the_first_read(self, captured: CapturedTelemetry, serve: Serve) -> None:
+        """Nothing is sent by the call; the time until the read is not the server's."""
+        import time
+
+        server = serve(chat(first=0.02))
+        with ollama.Client(base(server)) as made:
+            stream = made.chat(**ASKED, stream=True)
+            time.sleep(0.15)
+            assert not server.asked
+            list(stream)
+        found = attributes(captured)
+        assert found[semconv.TTFT_US] < 100_000
+        assert found[semconv.phase_us("e2e")] >= 150_000
+        assert semconv.phase_us("retry") not in found
+
+    def test_the_request_is_sent_within_the_span(
+        self, captured: CapturedTelemetry, serve: Serve
+    ) -> None:
+        """What traces the HTTP library below sees our span, and the reader its own."""
+        server, seen = serve(chat()), []
+        hooks = {"request": [lambda _: seen.append(trace.get_current_span())]}
+        with ollama.Client(base(server), event_hooks=hooks) as made:
+            current = [trace.get_current_span() for _ in made.chat(**ASKED, stream=True)]
+        assert [request(captured).get_span_context()] == [each.get_span_context() for each in seen]
+        assert {trace.INVALID_SPAN} == set(current)
+
+    async def test_async_the_request_is_sent_within_the_span(
+        self, captured: CapturedTelemetry, serve: Serve
+    ) -> None:
+        """The same, asynchronous."""
+        server, seen = serve(chat()), []
+
+        async def hook(_: object) -> None:
+            seen.append(trace.get_current_span())
+
+        async with ollama.AsyncClient(base(server), event_hooks={"request": [hook]}) as made:
+            stream = await made.chat(**ASKED, stream=True)
+            current = [trace.get_current_span() async for _ in stream]
+        assert [request(captured).get_span_context()] == [each.get_span_context() for each in seen]
+        assert {trace.INVALID_SPAN} == set(current)
+
+    def test_tools_of_a_loop(self, captured: CapturedTelemetry, client: Client) -> None:
+        """Two turns of a chat with a tool are two spans."""
+        called = {"function": {"name": "weather", "arguments": {"city": "Oslo"}}}
+        first = item(message=message(tool_calls=[called]), done=True, done_reason="stop")
+
+        def weather(city: str) -> str:
+            """The weather of a *city*."""
+            return city
+
+        made = client(whole(first), whole())
+        reply = made.chat(**ASKED, tools=[weather])
+        assert (reply.message.tool_calls or [])[0].function.name == "weather"
+        made.chat("tiny", [*ASKED["messages"], reply.message, {"role": "tool", "content": "rain"}])
+        assert outcomes(captured) == ["ok", "ok"]
+
+
+class _Sub(ollama.Client):
+    """A client of the application's own."""
+
+    def chat(self, *args: Any, **kwargs: Any) -> Any:
+        return super().chat(*args, **kwargs)
+
+
+def test_a_subclass(captured: CapturedTelemetry, serve: Serve) -> None:
+    """One span, and not one for each class."""
+    with _Sub(base(serve(whole()))) as made:
+        made.chat(**ASKED)
+    assert outcomes(captured) == ["ok"]
+
+
+def test_objects_are_the_librarys(captured: CapturedTelemetry, client: Client) -> None:
+    """Replies and pieces of a stream are what they were."""
+    made = client(whole(), chat())
+    assert type(made.chat(**ASKED)) is ollama.ChatResponse
+    pieces = list(made.chat(**ASKED, stream=True))
+    assert {type(each) for each in pieces} == {ollama.ChatResponse}
+    assert issubclass(ollama.ChatResponse, BaseModel)

@@ -1,0 +1,455 @@
+"""HTTP responses watched in place: how they are left, and that they stay what they were."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import pickle
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import aiohttp
+import httpx
+import httpx2
+import pytest
+import requests as requests_library
+from opentelemetry import trace
+from opentelemetry.trace import StatusCode
+
+import otel_llm
+from otel_llm import config, semconv
+from otel_llm.testing import CapturedTelemetry, captured_telemetry
+from otel_llm.tracing import TracedRequest
+from tests.clients.builders import attributes, request, requests, soon
+from tests.fakes.openai_server import (
+    ROLE,
+    Answer,
+    OpenAIServer,
+    failing,
+    hanging,
+    serving,
+    stream,
+    whole,
+    word,
+)
+
+LONG = stream(300)
+CUT = Answer((ROLE, word(), word(), 0.01), cut=True)
+IDLE = Answer((*stream().pieces[:-2], 30.0))
+Server = Callable[[Answer], str]
+
+
+@pytest.fixture(name="captured")
+def captured_fixture() -> CapturedTelemetry:
+    """Telemetry in memory; no library is patched."""
+    captured = captured_telemetry()
+    otel_llm.instrument(engines=[], **captured.providers)
+    config.RUNTIME.telemetry = captured.telemetry
+    return captured
+
+
+@pytest.fixture(name="server")
+def server_fixture() -> Iterator[Server]:
+    """The address of a server that answers so."""
+    running: list[Any] = []
+
+    def start(answer: Answer) -> str:
+        running.append(serving(answer))
+        made: OpenAIServer = running[-1].__enter__()
+        return made.url
+
+    yield start
+    for each in running:
+        each.__exit__(None, None, None)
+
+
+@pytest.fixture(autouse=True)
+def surroundings(captured: CapturedTelemetry, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """One span at most, the caller's span current after all, nothing logged as an error."""
+    yield
+    gc.collect()
+    assert len(requests(captured)) <= 1
+    assert trace.get_current_span() is trace.INVALID_SPAN
+    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
+
+
+def traced() -> TracedRequest:
+    """A request of a client of one's own."""
+    return otel_llm.trace_request("chat", model="tiny", provider="mine", side="client")
+
+
+def ended(captured: CapturedTelemetry, outcome: str, status: StatusCode) -> bool:
+    """Whether the one request has ended so."""
+    span = request(captured)
+    assert (outcome, status) == (span.attributes[semconv.OUTCOME], span.status.status_code)
+    return True
+
+
+def abandoned(captured: CapturedTelemetry) -> bool:
+    """Whether the reader has left, and the reply is known to be incomplete."""
+    assert attributes(captured)[semconv.INCOMPLETE] is True
+    return ended(captured, "abandoned", StatusCode.UNSET)
+
+
+class Opened:
+    """A streamed response of one of the libraries, and how it is read and closed."""
+
+    def __init__(self, library: str, url: str, timeout: float = 10) -> None:
+        self.client: Any
+        if library == "requests":
+            self.client = requests_library.Session()
+            self.response: Any = self.client.post(url, json={}, stream=True, timeout=timeout)
+        else:
+            module = {"httpx": httpx, "httpx2": httpx2}[library]
+            self.client = module.Client(timeout=timeout)
+            asked = self.client.build_request("POST", url, json={})
+            self.response = self.client.send(asked, stream=True)
+
+    def close(self) -> None:
+        """Close the response and the client."""
+        if self.response is not None:
+            self.response.close()
+        self.client.close()
+
+
+@pytest.fixture(params=["httpx", "httpx2", "requests"], name="opened")
+def opened_fixture(request: pytest.FixtureRequest, server: Server) -> Iterator[Any]:
+    """Opens a response: `opened(answer)`."""
+    made: list[Opened] = []
+
+    def call(answer: Answer, **options: Any) -> Opened:
+        made.append(Opened(request.param, server(answer), **options))
+        return made[-1]
+
+    yield call
+    for each in made:
+        each.close()
+
+
+Open = Callable[..., Opened]
+
+
+class TestExits:
+    """Ways to leave the body of a response, sync."""
+
+    def test_break(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """The reader leaves its loop; the request lasts until the block is left."""
+        held = opened(LONG)
+        with traced() as r:
+            for _ in r.response(held.response).iter_lines():
+                break
+            assert not requests(captured)
+        assert abandoned(captured)
+
+    def test_close(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """Closed unread."""
+        held = opened(LONG)
+        with traced() as r:
+            r.response(held.response).close()
+        assert abandoned(captured)
+
+    def test_close_in_the_middle(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """Closed while a loop is on it."""
+        held = opened(LONG)
+        with traced() as r:
+            lines = r.response(held.response).iter_lines()
+            next(lines)
+            held.response.close()
+        assert abandoned(captured)
+        del lines
+
+    def test_drop_unread(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """Dropped unread: ended at once, although the traced request is held."""
+        held = opened(LONG)
+        with traced() as r:
+            r.response(held.response)
+        assert not requests(captured)
+        held.response = None
+        assert soon(lambda: bool(requests(captured)), 0.5) or gc.collect() >= 0
+        assert soon(lambda: bool(requests(captured)))
+        assert abandoned(captured)
+        assert r is not None
+
+    def test_drop_in_the_middle(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """Dropped after its first words, of which the time is known."""
+        held = opened(LONG)
+        with traced() as r:
+            lines = r.response(held.response).iter_lines()
+            for _ in range(8):
+                next(lines)
+        held.response = lines = None
+        gc.collect()
+        assert soon(lambda: bool(requests(captured)))
+        assert abandoned(captured)
+        assert semconv.TTFT_US in attributes(captured)
+
+    def test_connection_lost(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """The library's own error passes and is the request's."""
+        held = opened(CUT)
+        with pytest.raises(Exception, match=".") as raised, traced() as r:
+            list(r.response(held.response).iter_lines())
+        kind = type(raised.value)
+        assert attributes(captured)[semconv.ERROR_TYPE] == f"{kind.__module__}.{kind.__qualname__}"
+        assert ended(captured, "error", StatusCode.ERROR)
+
+    def test_cut_at_a_boundary(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """A body that ends in good order, but without its end record and terminator."""
+        held = opened(Answer((ROLE, word(), word())))
+        with traced() as r:
+            list(r.response(held.response).iter_lines())
+        assert attributes(captured)[semconv.ERROR_TYPE] == "incomplete_stream"
+
+    def test_timeout(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """Silence in the middle."""
+        held = opened(hanging(), timeout=0.2)
+        with pytest.raises(Exception, match=r"(?i)timed out"), traced() as r:
+            list(r.response(held.response).iter_lines())
+        assert ended(captured, "error", StatusCode.ERROR)
+
+    def test_no_terminator(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """D-END-01: after the end record the server says no more; the wait is no decode."""
+        held = opened(IDLE, timeout=0.3)
+        with pytest.raises(Exception, match=r"(?i)timed out"), traced() as r:
+            list(r.response(held.response).iter_lines())
+        assert ended(captured, "ok", StatusCode.UNSET)
+        found = attributes(captured)
+        assert found[semconv.FINISH_REASONS] == ("stop",)
+        assert found[semconv.phase_us("decode")] < 200_000
+        assert found[semconv.phase_us("delivery")] > 200_000
+
+    def test_read_to_the_end_inside_the_block(
+        self, captured: CapturedTelemetry, opened: Open
+    ) -> None:
+        """What is done with the reply belongs to the request until the block is left."""
+        held = opened(stream())
+        with traced() as r:
+            list(r.response(held.response).iter_lines())
+            assert not requests(captured)
+        assert ended(captured, "ok", StatusCode.UNSET)
+
+    def test_read_after_the_block(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """A response that leaves the block takes the request with it."""
+        held = opened(stream())
+        with traced() as r:
+            response = r.response(held.response)
+        assert not requests(captured)
+        list(response.iter_lines())
+        assert ended(captured, "ok", StatusCode.UNSET)
+
+    def test_error_status_and_no_reading(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """`raise_for_status` leaves the block; the status is the reason."""
+        held = opened(failing(429))
+        with pytest.raises(Exception, match="429"), traced() as r:
+            r.response(held.response).raise_for_status()
+        assert ended(captured, "rejected", StatusCode.ERROR)
+        assert attributes(captured)[semconv.ERROR_TYPE] == "429"
+
+    def test_an_error_after_the_reply(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """What the application does wrong with a whole reply is not the model's fault."""
+        held = opened(stream())
+        with pytest.raises(KeyError), traced() as r:
+            list(r.response(held.response).iter_lines())
+            raise KeyError
+        assert ended(captured, "ok", StatusCode.UNSET)
+
+
+class TestSameObject:
+    """A watched response is the response that it was."""
+
+    def test_identity_and_type(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """The same object, an instance of its class, with the same attributes."""
+        held = opened(stream())
+        kind, status = type(held.response), held.response.status_code
+        with traced() as r:
+            given = r.response(held.response)
+            assert given is held.response
+            assert isinstance(given, kind)
+            assert (type(given).__name__, repr(given)) == (kind.__name__, "<Response [200 OK]>") or (
+                repr(given) == "<Response [200]>"
+            )
+            assert (given.status_code, dict(given.headers)["content-type"]) == (
+                status,
+                "text/event-stream",
+            )
+            given.close()
+
+    def test_twice(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """Handed over twice, it is watched once."""
+        held = opened(stream())
+        with traced() as r:
+            r.response(r.response(held.response))
+            list(held.response.iter_lines())
+        assert ended(captured, "ok", StatusCode.UNSET)
+
+    def test_nothing_keeps_it_alive(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """It dies when it is dropped."""
+        held = opened(stream())
+        with traced() as r:
+            r.response(held.response).close()
+        watched = weakref.ref(held.response)
+        held.response = None
+        gc.collect()
+        assert watched() is None
+
+    def test_read_again(self, captured: CapturedTelemetry, opened: Open) -> None:
+        """A body that was read is there to be read again, and counts once."""
+        held = opened(whole())
+        with traced() as r:
+            response = r.response(held.response)
+            body = response.content if held.client.__module__[:8] == "requests" else response.read()
+            assert b"".join(getattr(response, "iter_bytes", response.iter_lines)()) == body
+            assert response.json()["usage"]["completion_tokens"] == 5
+        assert attributes(captured)[semconv.OUTPUT_TOKENS] == 5
+
+
+def test_requests_pickles(captured: CapturedTelemetry, server: Server) -> None:
+    """A pickled response is a plain one, with its body."""
+    with traced() as r:
+        response = r.response(requests_library.post(server(whole()), json={}))
+        copy = pickle.loads(pickle.dumps(response))
+    assert type(copy) is requests_library.Response
+    assert copy.json() == response.json()
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_requests_pickles_a_stream(
+    captured: CapturedTelemetry, server: Server, protocol: int
+) -> None:
+    """Pickling reads the body first, as ever, and that is noticed."""
+    with requests_library.Session() as session, traced() as r:
+        response = r.response(session.post(server(stream()), json={}, stream=True))
+        copy = pickle.loads(pickle.dumps(response, protocol))
+    assert type(copy) is requests_library.Response
+    assert copy.content == response.content
+    assert attributes(captured)[semconv.OUTPUT_TOKENS] == 5
+
+
+def test_requests_wrong_use_fails_as_before(captured: CapturedTelemetry, server: Server) -> None:
+    """A bad argument is an error of the call, and not of the first read."""
+    with requests_library.Session() as session, traced() as r:
+        response = r.response(session.post(server(stream()), json={}, stream=True))
+        with pytest.raises(TypeError):
+            response.iter_content("many")
+        response.close()
+
+
+async def _cancelled(work: Any, begun: asyncio.Event) -> None:
+    task = asyncio.create_task(work)
+    await begun.wait()
+    await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+class TestAsyncExits:
+    """Ways to leave the body of a response, asynchronous: httpx and aiohttp."""
+
+    @pytest.fixture(params=["httpx", "aiohttp"])
+    def ask(self, request: pytest.FixtureRequest) -> Any:
+        """`async with ask(url) as (response, lines)`."""
+        return {"httpx": _HttpxLines, "aiohttp": _AiohttpLines}[request.param]
+
+    async def test_break(self, captured: CapturedTelemetry, server: Server, ask: Any) -> None:
+        """The reader leaves its loop and the response."""
+        async with traced() as r, ask(server(LONG)) as opened:
+            async for _ in opened.lines(r):
+                break
+        assert abandoned(captured)
+
+    async def test_error(self, captured: CapturedTelemetry, server: Server, ask: Any) -> None:
+        """The connection is lost."""
+        with pytest.raises((httpx.HTTPError, aiohttp.ClientError)):
+            async with traced() as r, ask(server(CUT)) as opened:
+                async for _ in opened.lines(r):
+                    pass
+        assert ended(captured, "error", StatusCode.ERROR)
+
+    @pytest.mark.parametrize("busy", [0.0, 30.0])
+    async def test_cancelled(
+        self, captured: CapturedTelemetry, server: Server, ask: Any, busy: float
+    ) -> None:
+        """The task is cancelled while it waits for a line, or while it is busy with one."""
+        begun = asyncio.Event()
+
+        async def read() -> None:
+            async with traced() as r, ask(server(hanging())) as opened:
+                async for line in opened.lines(r):
+                    if b"token" in line:
+                        begun.set()
+                        await asyncio.sleep(busy)
+
+        await _cancelled(read(), begun)
+        assert ended(captured, "cancelled", StatusCode.ERROR)
+        assert semconv.TTFT_US in attributes(captured)
+
+    async def test_closed_by_a_cancelled_task(
+        self, captured: CapturedTelemetry, server: Server, ask: Any
+    ) -> None:
+        """The response is closed on the way out, after the traced request's block was left."""
+        begun = asyncio.Event()
+
+        async def read() -> None:
+            async with ask(server(hanging())) as opened:
+                async with traced() as r:
+                    lines = opened.lines(r)
+                async for _ in lines:
+                    begun.set()
+                    await asyncio.sleep(30)
+
+        await _cancelled(read(), begun)
+        assert ended(captured, "cancelled", StatusCode.ERROR)
+
+    async def test_unread(self, captured: CapturedTelemetry, server: Server, ask: Any) -> None:
+        """The response is left without reading."""
+        async with traced() as r, ask(server(LONG)) as opened:
+            opened.lines(r)
+        assert abandoned(captured)
+
+    async def test_types(self, captured: CapturedTelemetry, server: Server, ask: Any) -> None:
+        """The same object, an instance of its class."""
+        async with traced() as r, ask(server(stream())) as opened:
+            kind = type(opened.response)
+            assert r.response(opened.response) is opened.response
+            assert isinstance(opened.response, kind)
+            content = getattr(opened.response, "content", None) if ask is _AiohttpLines else None
+            assert content is None or isinstance(content, aiohttp.StreamReader)
+
+
+class _HttpxLines:
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def __aenter__(self) -> _HttpxLines:
+        self._client = httpx.AsyncClient()
+        asked = self._client.build_request("POST", self._url, json={})
+        self.response = await self._client.send(asked, stream=True)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.response.aclose()
+        await self._client.aclose()
+
+    def lines(self, r: TracedRequest) -> Any:
+        """The lines of the watched response."""
+        lines = r.response(self.response).aiter_lines()
+        return (line.encode() async for line in lines)
+
+
+class _AiohttpLines:
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def __aenter__(self) -> _AiohttpLines:
+        self._session = aiohttp.ClientSession()
+        self.response = await self._session.post(self._url, json={})
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.response.release()
+        await self._session.close()
+
+    def lines(self, r: TracedRequest) -> Any:
+        """The lines of the watched response."""
+        return r.response(self.response).content
