@@ -88,7 +88,7 @@ def _span_of_langchain() -> Span | None:
     if not any(each in sys.modules for each in _LANGCHAIN):
         return None
     for frame in _callers("langchain"):
-        run = frame.f_locals.get("run_manager")
+        run: Any = frame.f_locals.get("run_manager")
         if hasattr(run, "run_id"):
             kept = (_kept(each, run.run_id) for each in run.handlers)
             return next((span for span in kept if span is not None), None)

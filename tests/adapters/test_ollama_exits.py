@@ -212,9 +212,9 @@ def test_http_error(
 @pytest.mark.parametrize("stream", [False, True])
 def test_nobody_listens(captured: CapturedTelemetry, stream: bool) -> None:
     """The library makes a builtin error of it, but not of one in a stream."""
-    with ollama.Client("http://127.0.0.1:9") as made:
-        with pytest.raises((ConnectionError, httpx.ConnectError)) as raised:
-            list(made.chat(**ASKED, stream=stream))
+    errors = (ConnectionError, httpx.ConnectError)
+    with ollama.Client("http://127.0.0.1:9") as made, pytest.raises(errors) as raised:
+        list(made.chat(**ASKED, stream=stream))
     assert failed(captured, "httpx.ConnectError" if stream else "ConnectionError")
     assert type(raised.value).__name__ in attributes(captured)[semconv.ERROR_TYPE]
 
@@ -356,8 +356,11 @@ async def test_a_group_of_tasks(captured: CapturedTelemetry, aask: Ask) -> None:
         await begun.wait()
         raise KeyError
 
-    with pytest.raises(ExceptionGroup):
+    async def both() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(read())
             group.create_task(fail())
+
+    with pytest.raises(ExceptionGroup):
+        await both()
     assert outcomes(captured) == ["cancelled"]

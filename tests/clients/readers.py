@@ -27,9 +27,7 @@ def _joined(pieces: Iterable[Any]) -> bytes:
 
 
 def _lines(lines: Iterable[Any]) -> bytes:
-    return b"".join(
-        (each if isinstance(each, bytes) else each.encode()) + b"\n" for each in lines
-    )
+    return b"".join((each if isinstance(each, bytes) else each.encode()) + b"\n" for each in lines)
 
 
 async def _all(pieces: AsyncIterator[Any]) -> list[Any]:

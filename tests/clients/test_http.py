@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import aiohttp
 import httpx
 import httpx2
 import pytest
@@ -187,7 +185,8 @@ class TestExits:
     def test_connection_lost(self, captured: CapturedTelemetry, opened: Open) -> None:
         """The library's own error passes and is the request's."""
         held = opened(CUT)
-        with pytest.raises(Exception, match=".") as raised, traced() as r:
+        errors = (httpx.HTTPError, httpx2.HTTPError, requests_library.RequestException)
+        with pytest.raises(errors) as raised, traced() as r:
             list(r.response(held.response).iter_lines())
         kind = type(raised.value)
         assert attributes(captured)[semconv.ERROR_TYPE] == f"{kind.__module__}.{kind.__qualname__}"
@@ -248,9 +247,14 @@ class TestExits:
     def test_an_error_after_the_reply(self, captured: CapturedTelemetry, opened: Open) -> None:
         """What the application does wrong with a whole reply is not the model's fault."""
         held = opened(stream())
-        with pytest.raises(KeyError), traced() as r:
-            list(r.response(held.response).iter_lines())
-            raise KeyError
+
+        def work() -> None:
+            with traced() as r:
+                list(r.response(held.response).iter_lines())
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            work()
         assert ended(captured, "ok", StatusCode.UNSET)
 
 
@@ -265,9 +269,10 @@ class TestSameObject:
             given = r.response(held.response)
             assert given is held.response
             assert isinstance(given, kind)
-            assert (type(given).__name__, repr(given)) == (kind.__name__, "<Response [200 OK]>") or (
-                repr(given) == "<Response [200]>"
-            )
+            assert (type(given).__name__, repr(given)) == (
+                kind.__name__,
+                "<Response [200 OK]>",
+            ) or (repr(given) == "<Response [200]>")
             assert (given.status_code, dict(given.headers)["content-type"]) == (
                 status,
                 "text/event-stream",
@@ -306,8 +311,8 @@ class TestSameObject:
 def test_requests_pickles(captured: CapturedTelemetry, server: Server) -> None:
     """A pickled response is a plain one, with its body."""
     with traced() as r:
-        response = r.response(requests_library.post(server(whole()), json={}))
-        copy = pickle.loads(pickle.dumps(response))
+        response = r.response(requests_library.post(server(whole()), json={}, timeout=9))
+        copy = pickle.loads(pickle.dumps(response))  # noqa: S301 - our own bytes
     assert type(copy) is requests_library.Response
     assert copy.json() == response.json()
 
@@ -319,7 +324,7 @@ def test_requests_pickles_a_stream(
     """Pickling reads the body first, as ever, and that is noticed."""
     with requests_library.Session() as session, traced() as r:
         response = r.response(session.post(server(stream()), json={}, stream=True))
-        copy = pickle.loads(pickle.dumps(response, protocol))
+        copy = pickle.loads(pickle.dumps(response, protocol))  # noqa: S301 - our own bytes
     assert type(copy) is requests_library.Response
     assert copy.content == response.content
     assert attributes(captured)[semconv.OUTPUT_TOKENS] == 5
@@ -332,124 +337,3 @@ def test_requests_wrong_use_fails_as_before(captured: CapturedTelemetry, server:
         with pytest.raises(TypeError):
             response.iter_content("many")
         response.close()
-
-
-async def _cancelled(work: Any, begun: asyncio.Event) -> None:
-    task = asyncio.create_task(work)
-    await begun.wait()
-    await asyncio.sleep(0.02)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
-class TestAsyncExits:
-    """Ways to leave the body of a response, asynchronous: httpx and aiohttp."""
-
-    @pytest.fixture(params=["httpx", "aiohttp"])
-    def ask(self, request: pytest.FixtureRequest) -> Any:
-        """`async with ask(url) as (response, lines)`."""
-        return {"httpx": _HttpxLines, "aiohttp": _AiohttpLines}[request.param]
-
-    async def test_break(self, captured: CapturedTelemetry, server: Server, ask: Any) -> None:
-        """The reader leaves its loop and the response."""
-        async with traced() as r, ask(server(LONG)) as opened:
-            async for _ in opened.lines(r):
-                break
-        assert abandoned(captured)
-
-    async def test_error(self, captured: CapturedTelemetry, server: Server, ask: Any) -> None:
-        """The connection is lost."""
-        with pytest.raises((httpx.HTTPError, aiohttp.ClientError)):
-            async with traced() as r, ask(server(CUT)) as opened:
-                async for _ in opened.lines(r):
-                    pass
-        assert ended(captured, "error", StatusCode.ERROR)
-
-    @pytest.mark.parametrize("busy", [0.0, 30.0])
-    async def test_cancelled(
-        self, captured: CapturedTelemetry, server: Server, ask: Any, busy: float
-    ) -> None:
-        """The task is cancelled while it waits for a line, or while it is busy with one."""
-        begun = asyncio.Event()
-
-        async def read() -> None:
-            async with traced() as r, ask(server(hanging())) as opened:
-                async for line in opened.lines(r):
-                    if b"token" in line:
-                        begun.set()
-                        await asyncio.sleep(busy)
-
-        await _cancelled(read(), begun)
-        assert ended(captured, "cancelled", StatusCode.ERROR)
-        assert semconv.TTFT_US in attributes(captured)
-
-    async def test_closed_by_a_cancelled_task(
-        self, captured: CapturedTelemetry, server: Server, ask: Any
-    ) -> None:
-        """The response is closed on the way out, after the traced request's block was left."""
-        begun = asyncio.Event()
-
-        async def read() -> None:
-            async with ask(server(hanging())) as opened:
-                async with traced() as r:
-                    lines = opened.lines(r)
-                async for _ in lines:
-                    begun.set()
-                    await asyncio.sleep(30)
-
-        await _cancelled(read(), begun)
-        assert ended(captured, "cancelled", StatusCode.ERROR)
-
-    async def test_unread(self, captured: CapturedTelemetry, server: Server, ask: Any) -> None:
-        """The response is left without reading."""
-        async with traced() as r, ask(server(LONG)) as opened:
-            opened.lines(r)
-        assert abandoned(captured)
-
-    async def test_types(self, captured: CapturedTelemetry, server: Server, ask: Any) -> None:
-        """The same object, an instance of its class."""
-        async with traced() as r, ask(server(stream())) as opened:
-            kind = type(opened.response)
-            assert r.response(opened.response) is opened.response
-            assert isinstance(opened.response, kind)
-            content = getattr(opened.response, "content", None) if ask is _AiohttpLines else None
-            assert content is None or isinstance(content, aiohttp.StreamReader)
-
-
-class _HttpxLines:
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    async def __aenter__(self) -> _HttpxLines:
-        self._client = httpx.AsyncClient()
-        asked = self._client.build_request("POST", self._url, json={})
-        self.response = await self._client.send(asked, stream=True)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.response.aclose()
-        await self._client.aclose()
-
-    def lines(self, r: TracedRequest) -> Any:
-        """The lines of the watched response."""
-        lines = r.response(self.response).aiter_lines()
-        return (line.encode() async for line in lines)
-
-
-class _AiohttpLines:
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    async def __aenter__(self) -> _AiohttpLines:
-        self._session = aiohttp.ClientSession()
-        self.response = await self._session.post(self._url, json={})
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.response.release()
-        await self._session.close()
-
-    def lines(self, r: TracedRequest) -> Any:
-        """The lines of the watched response."""
-        return r.response(self.response).content

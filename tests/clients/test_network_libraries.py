@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -14,14 +13,14 @@ import pytest
 import requests as requests_library
 
 import otel_llm
-from otel_llm.clients import network
 from otel_llm.testing import CapturedTelemetry
 from otel_llm.timeline import Side
 from otel_llm.tracing import TracedRequest
 from tests.clients.builders import STREAMED, request, requests
-from tests.clients.lines import check_new, check_reused, is_near, net
+from tests.clients.lines import Wire, check_new, check_reused, is_near, linux, net, over
+from tests.clients.transport import Body
 from tests.fakes import ollama_server
-from tests.fakes.openai_server import OpenAIServer, serving, stream, whole
+from tests.fakes.openai_server import END, SSE, OpenAIServer, serving, stream, whole, word
 
 Serve = Callable[..., OpenAIServer]
 
@@ -38,12 +37,10 @@ def asked(captured: CapturedTelemetry) -> CapturedTelemetry:
     return captured
 
 
+REPLY = ollama_server.item(message=ollama_server.message("hi"), done=True)
 OLLAMA = pytest.mark.parametrize(
     ("streamed", "answer"),
-    [
-        (True, ollama_server.chat()),
-        (False, whole(ollama_server.item(message=ollama_server.message("hi"), done=True))),
-    ],
+    [(True, ollama_server.chat()), (False, whole(REPLY))],
     ids=["streamed", "whole"],
 )
 
@@ -130,9 +127,26 @@ class TestWithoutALibrary:
         assert is_near(first)
         check_reused(second)
 
+    @linux
+    def test_asked_at_the_end(self, captured: CapturedTelemetry) -> None:
+        """The kernel is asked when the headers have come, and once more when all is read."""
+        wire = Wire()
+        response = httpx2.Response(
+            200,
+            headers={"content-type": SSE},
+            stream=Body([word(), *END]),
+            extensions=over(wire),
+        )
+        with asking() as r:
+            r.response(response)
+            assert wire.readings == 1
+            response.read()
+        assert net(request(captured))["rtt_us"] == 2000
+
     def test_http2(self, captured: CapturedTelemetry) -> None:
         """A connection that others use at the same time is not asked."""
-        extensions = {"http_version": b"HTTP/2", "network_stream": None}
+        extensions = over(wire := Wire()) | {"http_version": b"HTTP/2"}
         with asking() as r:
-            network.answered(r._live, SimpleNamespace(extensions=extensions))  # type: ignore[arg-type]
+            r.response(httpx2.Response(200, json={}, extensions=extensions))
         assert net(request(captured)) == {}
+        assert wire.readings == 0

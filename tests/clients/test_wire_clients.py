@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,12 +29,12 @@ FEW = {name: STREAMED[name] for name in ("httpx.iter_lines", "requests.iter_line
 
 
 @pytest.fixture(name="captured")
-def captured_fixture() -> Iterator[CapturedTelemetry]:
+def captured_fixture() -> CapturedTelemetry:
     """Telemetry in memory, with content; no library is patched."""
     captured = captured_telemetry(EmitSettings(capture_content=True))
     otel_llm.instrument(engines=[], **captured.providers)
     config.RUNTIME.telemetry = captured.telemetry
-    yield captured
+    return captured
 
 
 def asked(way: Way, answer: Answer) -> bytes:
@@ -112,9 +111,10 @@ def test_streams_read_at_once(captured: CapturedTelemetry, way: str, name: str) 
 @pytest.mark.parametrize("way", STREAMED)
 def test_compressed(captured: CapturedTelemetry, way: str) -> None:
     """What the library has to unpack is looked at unpacked."""
-    assert asked(STREAMED[way], zipped(STREAMS["openai"])).split() == body_of(
-        STREAMS["openai"]
-    ).split()
+    assert (
+        asked(STREAMED[way], zipped(STREAMS["openai"])).split()
+        == body_of(STREAMS["openai"]).split()
+    )
     assert (attributes(captured)[semconv.OUTPUT_TOKENS], outcome(captured)) == (5, ("ok", None))
 
 

@@ -30,6 +30,13 @@ ASKED = {"model": "tiny", "messages": MESSAGES}
 STREAMED = {**ASKED, "stream": True, "stream_options": {"include_usage": True}}
 
 
+def nothing(in_memory: bool) -> Peer:
+    """No other instrumentation."""
+    peer = Peer()
+    peer.pipeline = pipeline(in_memory)
+    return peer
+
+
 def http(in_memory: bool) -> Peer:
     """OpenTelemetry's instrumentations of HTTP clients."""
     peer = Peer()
@@ -70,6 +77,7 @@ def litellm(in_memory: bool) -> Peer:
 
 
 PEERS: dict[str, Callable[[bool], Peer]] = {
+    "nothing": nothing,
     "http": http,
     "openinference-langchain": langchain(
         "openinference.instrumentation.langchain", "LangChainInstrumentor"
@@ -129,6 +137,38 @@ class Calls:
                 return
             async for _ in await using.chat.completions.create(**STREAMED):
                 pass
+
+
+class MoreCalls(Calls):
+    """What differs most between versions of the client."""
+
+    def raw(self) -> None:
+        """A raw response whose stream is read."""
+        with self._library.OpenAI(**self._options) as using:
+            for _ in using.chat.completions.with_raw_response.create(**STREAMED).parse():
+                pass
+
+    def streaming_bytes(self) -> None:
+        """A streaming response whose lines are read."""
+        with self._library.OpenAI(**self._options) as using:
+            create = using.chat.completions.with_streaming_response.create
+            with create(**STREAMED) as raw:
+                for _ in raw.iter_lines():
+                    pass
+
+    def never_read(self) -> None:
+        """A stream that is dropped."""
+        self._sync(**STREAMED)
+
+    def retried(self) -> None:
+        """An answer at the second attempt."""
+        with self._library.OpenAI(**self._options | {"max_retries": 1}) as using:
+            using.chat.completions.create(**ASKED)
+
+    def embedded(self) -> None:
+        """Embeddings."""
+        with self._library.OpenAI(**self._options) as using:
+            using.embeddings.create(model="tiny", input="hi", encoding_format="float")
 
 
 class LangChainCalls(Calls):
@@ -220,13 +260,26 @@ class LiteLLMCalls(Calls):
         self._run(read())
 
 
-ANSWERS: dict[str, Answer] = {
-    "whole": whole(),
-    "streamed": stream(5, first=0.02, gap=0.002),
-    "left": stream(50, gap=0.005),
-    "failed": failing(500),
-    "async_whole": whole(),
-    "async_streamed": stream(5, first=0.02, gap=0.002),
+EMBEDDINGS = {
+    "object": "list",
+    "model": "tiny",
+    "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
+    "usage": {"prompt_tokens": 7, "total_tokens": 7},
+}
+PACED = stream(5, first=0.02, gap=0.002)
+BUSY = failing(503, headers={"retry-after-ms": "50"})
+ANSWERS: dict[str, list[Answer]] = {
+    "whole": [whole()],
+    "streamed": [PACED],
+    "left": [stream(50, gap=0.005)],
+    "failed": [failing(500)],
+    "async_whole": [whole()],
+    "async_streamed": [PACED],
+    "raw": [PACED],
+    "streaming_bytes": [PACED],
+    "never_read": [PACED],
+    "retried": [BUSY, whole()],
+    "embedded": [whole(EMBEDDINGS)],
 }
 
 
@@ -276,7 +329,7 @@ def observed(peer: Peer, calls: Calls, name: str, logged: _Keeping) -> dict[str,
     peer.pipeline.spans.clear()
     logged.records.clear()
     calls.server.asked.clear()
-    calls.server.answers[:] = [ANSWERS[name]]
+    calls.server.answers[:] = ANSWERS[name]
     before = tokens(peer)
     getattr(calls, name)()
     gc.collect()
@@ -298,11 +351,12 @@ def main(name: str, order: str) -> None:
     peer = PEERS[name](True)
     if order == "first":
         otel_llm.instrument(engines=["openai"])
-    kinds = {"litellm": LiteLLMCalls}
+    kinds = {"litellm": LiteLLMCalls, "nothing": MoreCalls}
     kind = LangChainCalls if "langchain" in name else kinds.get(name, Calls)
     with serving(whole()) as server:
         calls = kind(peer, server)
-        print(json.dumps({each: observed(peer, calls, each, logged) for each in ANSWERS}))
+        names = [each for each in ANSWERS if hasattr(calls, each)]
+        print(json.dumps({each: observed(peer, calls, each, logged) for each in names}))
 
 
 if __name__ == "__main__":

