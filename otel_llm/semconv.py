@@ -269,6 +269,7 @@ REPORTED_INFERENCE_US: Final = reported_us("inference")
 
 # --- The network part of a client call (integers and a boolean) ---------------------------
 NET_REUSED: Final = "otel_llm.net.connection_reused"
+NET_DNS_US: Final = "otel_llm.net.dns_us"
 NET_CONNECT_US: Final = "otel_llm.net.connect_us"
 NET_TLS_US: Final = "otel_llm.net.tls_us"
 NET_RTT_US: Final = "otel_llm.net.rtt_us"

@@ -64,6 +64,7 @@ class Connection:
         "_began",
         "_clock",
         "_connect_us",
+        "_dns_us",
         "_live",
         "_over",
         "_reused",
@@ -78,7 +79,8 @@ class Connection:
         self._live = live.reference
         self._clock = live.recorder.clock.monotonic_ns
         self._theirs = theirs
-        self._began = 0
+        self._began: list[int] = []
+        self._dns_us: int | None = None
         self._connect_us: int | None = None
         self._tls_us: int | None = None
         self._reused: bool | None = None
@@ -100,7 +102,11 @@ class Connection:
 
     def begins(self, _info: Any) -> None:
         """A step of connecting begins."""
-        self._began = self._clock()
+        self._began.append(self._clock())
+
+    def resolved(self, _info: Any) -> None:
+        """The host's addresses are known; to find them is a part of connecting."""
+        self._dns_us = (self._dns_us or 0) + self._taken()
 
     def connected(self, info: Any) -> None:
         """The connection was made, or failed; another host may follow, and the times add up."""
@@ -160,7 +166,7 @@ class Connection:
         live.annotate(self._known())
 
     def _taken(self) -> int:
-        return (self._clock() - self._began) // 1000
+        return (self._clock() - self._began.pop()) // 1000
 
     def _opened(self, info: Any) -> None:
         self._reused = False
@@ -183,6 +189,7 @@ class Connection:
         rtt, variance, total = self._tcp or (None, None, None)
         return {
             semconv.NET_REUSED: self._reused,
+            semconv.NET_DNS_US: self._dns_us,
             semconv.NET_CONNECT_US: self._connect_us,
             semconv.NET_TLS_US: self._tls_us,
             semconv.NET_RTT_US: rtt,
@@ -212,7 +219,9 @@ def _nowhere() -> None:
 _connections: WeakKeyDictionary[LiveRequest, Connection] = WeakKeyDictionary()
 _retransmits: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 """By socket, as of its latest reading: what a later call finds above it is its own."""
+_RESOLVED = "connection.resolve.complete"
 _EVENTS: dict[str, Callable[[Connection, Any], None]] = {
+    _RESOLVED: Connection.resolved,
     "http11.send_request_headers.started": Connection.sends,
     "http2.send_request_headers.started": Connection.shares,
     "http2.response_closed.started": Connection.closes,
@@ -231,6 +240,16 @@ for _place, _step, _note in (
     _EVENTS[f"{_place}.{_step}.complete"] = _EVENTS[f"{_place}.{_step}.failed"] = _note
 
 
+_SIGNALS = {
+    "on_connection_create_start": "connection.connect_tcp.started",
+    "on_dns_resolvehost_start": "connection.connect_tcp.started",
+    "on_dns_resolvehost_end": _RESOLVED,
+    "on_connection_create_end": "connection.connect_tcp.complete",
+    "on_connection_reuseconn": "http11.send_request_headers.started",
+}
+"""aiohttp's signals, and the events that say the same; a connection is made with its TLS."""
+
+
 def watch(live: LiveRequest, extensions: MutableMapping[str, Any], *, is_async: bool) -> None:
     """An attempt is about to be sent with these request *extensions* of httpx or httpx2.
 
@@ -243,6 +262,22 @@ def watch(live: LiveRequest, extensions: MutableMapping[str, Any], *, is_async: 
         with guard("client.network"):
             made = (_AsyncConnection if is_async else Connection)(live, extensions.get("trace"))
             extensions["trace"] = _connections[live] = made
+
+
+def watch_session(live: LiveRequest, config: Any) -> None:
+    """As `watch`, for a session of aiohttp that is made for one call, with this `TraceConfig`."""
+    if live.span.is_recording():
+        with guard("client.network"):
+            made = _connections[live] = Connection(live)
+            for signal, event in _SIGNALS.items():
+                getattr(config, signal).append(_signalled(made, event))
+
+
+def _signalled(connection: Connection, event: str) -> Any:
+    async def told(_session: Any, _context: Any, _params: Any) -> None:
+        connection(event, {})
+
+    return told
 
 
 def answered(live: LiveRequest, response: Any) -> None:

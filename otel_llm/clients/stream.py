@@ -104,7 +104,10 @@ class ClientStream:
             while True:
                 for item in islice(source, BLOCK - len(got)):
                     took(clock())
-                    a, b, c, d = b, c, d, item
+                    a = b  # one by one: four at once would make a tuple of them
+                    b = c
+                    c = d
+                    d = item
                     yield item
                     came_back(clock())
                 if len(got) < BLOCK:

@@ -88,43 +88,43 @@ class ChunkTimes:
         got, asked = self.got, self.asked
         if not got:
             return
-        if self.first is None:
-            self.first = self._known = got[0]
-            gaps_from = got[0]
-            new = got[1:]
+        held = sum(asked) - sum(got if len(got) == len(asked) else got[: len(asked)])
+        since, away, gaps = self.last, held, len(got)
+        if since is None:
+            since, gaps = got[0], gaps - 1
+            self.first = self._known = since
         else:
-            gaps_from, new = self.last or got[0], got
-        held = sum(asked) - sum(got[: len(asked)])
-        away = max(0.0, self.asked_at - gaps_from) + held
-        if away <= AWAY_S and self._known is not None:
-            self._take_known(gaps_from, new)
-        else:
-            self._take_each(new, [self.asked_at, *asked][len(got) - len(new) :])
+            away += self.asked_at - since
+        if away > AWAY_S or self._known is None:
+            skipped = len(got) - gaps
+            self._take_each(since, got[skipped:], [self.asked_at, *asked][skipped:])
+        elif got[-1] - since < BURST_S:
+            self._take_burst(got[-1] - since, gaps)
+        elif gaps:
+            new = got[-gaps:]
+            self._add(list(map(sub, new, [since, *new])))
+        self._known = None if self._known is None else got[-1]
         self.held += held
         self.chunks += len(got)
         self.last = got[-1]
-        self.latest = (*self.latest, *got[-4:])[-4:]
+        self.latest = tuple(got[-4:]) if len(got) >= 4 else (*self.latest, *got)[-4:]
         if asked:
             self.asked_at = asked[-1]
         got.clear()
         asked.clear()
 
-    def _take_known(self, since: float, got: list[float]) -> None:
-        """Nobody was away, so every arrival is known."""
-        if not got:
-            return
-        self._known = got[-1]
-        took = got[-1] - since
-        if took < BURST_S:
-            self._add([took / len(got)] * len(got))
-        else:
-            self._add(list(map(sub, got, [since, *got])))
+    def _take_burst(self, took: float, gaps: int) -> None:
+        """Nobody was away, and hardly any time has passed."""
+        if gaps:
+            mean = took / gaps
+            self._longest = max(self._longest, mean)
+            self._keep(array("f", (mean,)) * (gaps >> self._thinned))
 
-    def _take_each(self, got: list[float], asked: list[float]) -> None:
+    def _take_each(self, before: float, got: list[float], asked: list[float]) -> None:
         """Look at every read: its consumer may have been away when the chunk came."""
-        before, gaps = self.last if self.last is not None else self.first, []
+        gaps = []
         for at, ask in zip(got, asked, strict=False):
-            if ask - (before or ask) > AWAY_S and at - ask < AT_ONCE_S:
+            if ask - before > AWAY_S and at - ask < AT_ONCE_S:
                 self.buffered += 1
                 self._known = None
             else:
@@ -142,6 +142,9 @@ class ChunkTimes:
             self._add_long([gap for gap in gaps if gap > _STALL_FLOOR_S])
         for round_ in range(self._thinned):
             gaps = self._half(gaps, round_)
+        self._keep(array("f", gaps))
+
+    def _keep(self, gaps: array[float]) -> None:
         self.gaps.extend(gaps)
         if len(self.gaps) > SAMPLE:
             self.gaps = array("f", self._half(self.gaps, self._thinned))

@@ -13,6 +13,8 @@ import pytest
 import requests as requests_library
 
 import otel_llm
+from otel_llm.clients import network
+from otel_llm.emit.request import RequestInfo
 from otel_llm.testing import CapturedTelemetry
 from otel_llm.timeline import Side
 from otel_llm.tracing import TracedRequest
@@ -126,6 +128,22 @@ class TestWithoutALibrary:
         assert "connection_reused" not in first
         assert is_near(first)
         check_reused(second)
+
+    async def test_a_session_for_one_call(self, captured: CapturedTelemetry, serve: Serve) -> None:
+        """Its signals tell how long the name and the connection took."""
+        url = f"{serve(stream(3, gap=0.02)).url}/chat/completions"
+        live = captured.telemetry.start(RequestInfo("chat", "demo", "tiny"), Side.CLIENT)
+        network.watch_session(live, config := aiohttp.TraceConfig())
+        url = url.replace("127.0.0.1", "localhost")
+        async with (
+            aiohttp.ClientSession(trace_configs=[config]) as made,
+            made.post(url, json=STREAMED) as response,
+        ):
+            network.answered(live, response)
+        live.finish()
+        found = net(request(captured))
+        assert 0 <= found["dns_us"] <= found["connect_us"]
+        check_new(found)
 
     @linux
     def test_asked_at_the_end(self, captured: CapturedTelemetry) -> None:
