@@ -75,7 +75,7 @@ class Connection:
         "find",
     )
 
-    def __init__(self, live: LiveRequest, theirs: Callable[[str, Any], Any] | None = None) -> None:
+    def __init__(self, live: LiveRequest, theirs: Callable[[str, Any], Any]) -> None:
         self._live = live.reference
         self._clock = live.recorder.clock.monotonic_ns
         self._theirs = theirs
@@ -98,7 +98,7 @@ class Connection:
         if note is not None:
             with guard("client.network"):
                 note(self, info)
-        return None if self._theirs is None else self._theirs(event, info)
+        return self._theirs(event, info)
 
     def begins(self, _info: Any) -> None:
         """A step of connecting begins."""
@@ -198,21 +198,15 @@ class Connection:
         }
 
 
-class _AsyncConnection(Connection):
-    """As `Connection`, for asynchronous clients, which await the callback."""
-
-    __slots__ = ()
-
-    def __call__(self, event: str, info: Any) -> Any:
-        theirs = super().__call__(event, info)
-        return theirs if self._theirs is not None else _nothing()
-
-
-async def _nothing() -> None:
+def _nowhere() -> None:
     return None
 
 
-def _nowhere() -> None:
+def _quiet(_event: str, _info: Any) -> None:
+    return None
+
+
+async def _quiet_async(_event: str, _info: Any) -> None:
     return None
 
 
@@ -260,15 +254,15 @@ def watch(live: LiveRequest, extensions: MutableMapping[str, Any], *, is_async: 
     """
     if live.span.is_recording():
         with guard("client.network"):
-            made = (_AsyncConnection if is_async else Connection)(live, extensions.get("trace"))
-            extensions["trace"] = _connections[live] = made
+            theirs = extensions.get("trace") or (_quiet_async if is_async else _quiet)
+            extensions["trace"] = _connections[live] = Connection(live, theirs)
 
 
 def watch_session(live: LiveRequest, config: Any) -> None:
     """As `watch`, for a session of aiohttp that is made for one call, with this `TraceConfig`."""
     if live.span.is_recording():
         with guard("client.network"):
-            made = _connections[live] = Connection(live)
+            made = _connections[live] = Connection(live, _quiet)
             for signal, event in _SIGNALS.items():
                 getattr(config, signal).append(_signalled(made, event))
 
@@ -286,7 +280,7 @@ def answered(live: LiveRequest, response: Any) -> None:
         with guard("client.network"):
             connection = _connections.get(live)
             if connection is None:
-                connection = _connections[live] = Connection(live)
+                connection = _connections[live] = Connection(live, _quiet)
             connection.seen(response)
 
 
@@ -332,5 +326,5 @@ def _is_reused(sock: Any, response: Any) -> bool | None:
     pool: Any = getattr(getattr(response, "raw", None), "_pool", None)
     try:  # no more requests than connections: none of them was used again
         return False if pool.num_requests <= pool.num_connections else None
-    except AttributeError:  # not of urllib3
+    except (AttributeError, TypeError):  # not of urllib3
         return None

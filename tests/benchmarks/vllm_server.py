@@ -12,7 +12,7 @@ by default, 1,024 tokens in and 128 out. One server is compared with itself, our
 on in short turns: two processes of the same program differ by more than what is to be found, and a
 shared machine's speed wanders by the second, which only many close pairs average out.
 
-    python -m tests.benchmarks.vllm_server [--rounds 30] [--pairs 220]
+    python -m tests.benchmarks.vllm_server [--rounds 20] [--pairs 80]
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ API_CORE, ENGINE_CORE = 1, 0
 def main() -> int:
     """Run the rounds and check the bounds."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--pairs", type=int, default=220)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--pairs", type=int, default=80)
     options = parser.parse_args()
     with ExitStack() as stack, tempfile.TemporaryDirectory() as work:
         servers = start(stack, Path(work), VARIANTS)

@@ -156,7 +156,7 @@ class TestDropped:
         """The interpreter leaves with the stream open: exported by the flush at its end."""
         with serving(LONG) as server:
             done = subprocess.run(
-                [sys.executable, "-c", EXITING, server.url, str(read)],
+                [sys.executable, "-m", "tests.clients.exiting", server.url, str(read)],
                 cwd=ROOT,
                 env={"OTEL_LLM_STRICT": "1", "PYTHONPATH": str(ROOT)},
                 capture_output=True,
@@ -166,31 +166,6 @@ class TestDropped:
             )
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.split("\n") == ["begun", "chat tiny abandoned", ""]
-
-
-EXITING = f"""
-import sys
-import openai
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-import otel_llm
-
-class Printing(SpanExporter):
-    def export(self, spans):
-        for span in spans:
-            if "{semconv.OUTCOME}" in span.attributes:
-                print(span.name, span.attributes["{semconv.OUTCOME}"])
-        return SpanExportResult.SUCCESS
-
-provider = TracerProvider()
-provider.add_span_processor(BatchSpanProcessor(Printing()))
-otel_llm.instrument(engines=["openai"], tracer_provider=provider)
-client = openai.OpenAI(base_url=sys.argv[1], api_key="secret")
-opened = client.chat.completions.create(**{STREAMED!r})
-for _ in range(int(sys.argv[2])):
-    next(opened)
-print("begun", flush=True)
-"""
 
 
 class TestTransparency:

@@ -6,14 +6,11 @@ at, so that nothing is owed to the garbage collector unless the test says so.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import openai
 import pytest
-from opentelemetry import trace
 from opentelemetry.trace import StatusCode
 
 from otel_llm import semconv
@@ -21,44 +18,14 @@ from otel_llm.testing import CapturedTelemetry
 from tests.clients.builders import (
     attributes,
     collected,
-    request,
     requests,
     soon,
 )
+from tests.clients.exits import CUT, LONG, abandoned, ended, surroundings_fixture
 from tests.clients.fixtures import Ask
 from tests.fakes.openai_server import DONE, ROLE, Answer, failing, hanging, stream, word
 
-LONG = stream(200)
-CUT = Answer((ROLE, word(), word(), 0.01), cut=True)
-
-
-@pytest.fixture(autouse=True)
-def surroundings(captured: CapturedTelemetry, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """The caller's span is current before and after, and nothing is logged as a warning."""
-    tracer = captured.tracer_provider.get_tracer("caller")
-    with tracer.start_as_current_span("caller", record_exception=False) as caller:
-        yield
-        assert trace.get_current_span() is caller
-        assert {caller.get_span_context().span_id} == {
-            each.parent.span_id for each in requests(captured)
-        }
-    collected()
-    assert len(requests(captured)) == 1
-    loud = [each.name for each in caplog.records if each.levelname in {"WARNING", "ERROR"}]
-    assert [each for each in loud if each != "asyncio"] == []  # that one's are the library's
-
-
-def ended(captured: CapturedTelemetry, outcome: str, status: StatusCode) -> bool:
-    """Whether the one request has ended so."""
-    span = request(captured)
-    assert (outcome, status) == (span.attributes[semconv.OUTCOME], span.status.status_code)
-    return True
-
-
-def abandoned(captured: CapturedTelemetry) -> bool:
-    """Whether the reader has left, and the reply is known to be incomplete."""
-    assert attributes(captured)[semconv.INCOMPLETE] is True
-    return ended(captured, "abandoned", StatusCode.UNSET)
+__all__ = ["surroundings_fixture"]
 
 
 def test_read_to_the_end(captured: CapturedTelemetry, ask: Ask) -> None:
@@ -241,156 +208,3 @@ def test_read_on_after_a_break(captured: CapturedTelemetry, ask: Ask) -> None:
         break
     assert len(list(opened)) == 7
     assert abandoned(captured)
-
-
-async def test_async_read_to_the_end(captured: CapturedTelemetry, aask: Ask) -> None:
-    """The span ends with the last chunk."""
-    assert len([each async for each in await aask(stream(5))]) == 8
-    assert ended(captured, "ok", StatusCode.UNSET)
-
-
-async def test_async_break_and_keep(captured: CapturedTelemetry, aask: Ask) -> None:
-    """Leaving the loop ends it although the stream object is kept."""
-    opened = await aask(LONG)
-    async for _ in opened:
-        break
-    assert abandoned(captured)
-    await opened.close()
-
-
-async def test_async_break_and_delete(captured: CapturedTelemetry, aask: Ask) -> None:
-    """Leaving the loop and dropping the stream."""
-    opened = await aask(LONG)
-    async for _ in opened:
-        break
-    del opened
-    assert abandoned(captured)
-
-
-@pytest.mark.parametrize("way", ["close", "aclose"])
-@pytest.mark.parametrize("read", [0, 2])
-async def test_async_close(captured: CapturedTelemetry, aask: Ask, way: str, read: int) -> None:
-    """Closed by either name, unread or in the middle."""
-    opened = await aask(LONG)
-    for _ in range(read):
-        await anext(opened)
-    await getattr(opened, way)()
-    assert abandoned(captured)
-
-
-async def test_async_with(captured: CapturedTelemetry, aask: Ask) -> None:
-    """The end of the `async with` block."""
-    async with await aask(LONG) as opened:
-        await anext(opened)
-        assert not requests(captured)
-    assert abandoned(captured)
-
-
-async def test_async_never_consumed(captured: CapturedTelemetry, aask: Ask) -> None:
-    """Dropped unread: ended at once."""
-    opened = await aask(LONG)
-    del opened
-    assert abandoned(captured)
-
-
-async def test_async_connection_lost(captured: CapturedTelemetry, aask: Ask) -> None:
-    """The library's own error reaches the reader."""
-    opened = await aask(CUT)
-    with pytest.raises(openai.APIConnectionError):
-        async for _ in opened:
-            pass
-    assert ended(captured, "error", StatusCode.ERROR)
-
-
-async def test_async_consumer_raises(captured: CapturedTelemetry, aask: Ask) -> None:
-    """An exception in the loop's body passes, and is not the model's fault."""
-    opened = await aask(LONG)
-
-    async def read() -> None:
-        async for _ in opened:
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        await read()
-    assert abandoned(captured)
-
-
-async def test_async_http_error(captured: CapturedTelemetry, aask: Ask) -> None:
-    """An error's status."""
-    with pytest.raises(openai.InternalServerError):
-        await aask(failing(500))
-    assert ended(captured, "error", StatusCode.ERROR)
-
-
-async def test_async_timeout(captured: CapturedTelemetry, aask: Ask) -> None:
-    """Silence in the middle of a stream."""
-    opened = await aask(hanging(), timeout=0.1)
-    with pytest.raises((openai.APITimeoutError, httpx2.ReadTimeout)):
-        async for _ in opened:
-            pass
-    assert ended(captured, "error", StatusCode.ERROR)
-
-
-async def test_cancelled_in_the_middle(captured: CapturedTelemetry, aask: Ask) -> None:
-    """The task that reads is cancelled while it waits for a chunk."""
-    begun = asyncio.Event()
-    opened = await aask(hanging())
-
-    async def read() -> None:
-        async for _ in opened:
-            begun.set()
-
-    await _cancelled(read(), begun)
-    assert ended(captured, "cancelled", StatusCode.ERROR)
-    assert semconv.TTFT_US in attributes(captured)
-
-
-async def test_cancelled_between_chunks(captured: CapturedTelemetry, aask: Ask) -> None:
-    """The task that reads is cancelled while it is busy with a chunk."""
-    begun = asyncio.Event()
-    opened = await aask(LONG)
-
-    async def read() -> None:
-        async for _ in opened:
-            begun.set()
-            await asyncio.sleep(30)
-
-    await _cancelled(read(), begun)
-    assert ended(captured, "cancelled", StatusCode.ERROR)
-
-
-async def test_cancelled_within_async_with(captured: CapturedTelemetry, aask: Ask) -> None:
-    """As before, but the stream is closed by the block that is left."""
-    begun = asyncio.Event()
-    opened = await aask(LONG)
-
-    async def read() -> None:
-        async with opened:
-            await anext(opened)
-            begun.set()
-            await asyncio.sleep(30)
-
-    await _cancelled(read(), begun)
-    assert ended(captured, "cancelled", StatusCode.ERROR)
-
-
-@pytest.mark.parametrize("streamed", [True, False])
-async def test_cancelled_before_the_first_byte(
-    captured: CapturedTelemetry, aask: Ask, streamed: bool
-) -> None:
-    """The task that calls is cancelled while it waits for headers."""
-    task = asyncio.ensure_future(aask(stream(headers_after=0.5), stream=streamed))
-    await asyncio.sleep(0.1)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert ended(captured, "cancelled", StatusCode.ERROR)
-
-
-async def _cancelled(work: Any, begun: asyncio.Event) -> None:
-    task = asyncio.create_task(work)
-    await begun.wait()
-    await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task

@@ -282,8 +282,10 @@ class TestSameObject:
     def test_twice(self, captured: CapturedTelemetry, opened: Open) -> None:
         """Handed over twice, it is watched once."""
         held = opened(stream())
+        kind = type(held.response)
         with traced() as r:
             r.response(r.response(held.response))
+            assert type(held.response).__bases__ == (kind,)
             list(held.response.iter_lines())
         assert ended(captured, "ok", StatusCode.UNSET)
 

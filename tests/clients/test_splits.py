@@ -13,8 +13,9 @@ from otel_llm.clients.http import ByteStream
 from otel_llm.clients.reader import ReplyReader
 from otel_llm.emit.request import RequestInfo
 from otel_llm.emit.settings import EmitSettings
-from otel_llm.testing import ManualClock, captured_telemetry
+from otel_llm.testing import CapturedTelemetry, ManualClock, captured_telemetry
 from otel_llm.timeline import Side
+from otel_llm.timeline.chunks import BLOCK
 from tests.fakes import ollama_server, openai_server
 from tests.fakes.openai_server import Answer
 from tests.replies.builders import DATA
@@ -40,12 +41,19 @@ BODIES = {
 IGNORED = {semconv.BUFFERED_CHUNKS, semconv.TIME_TO_FIRST_CHUNK}
 
 
-def facts(content_type: str | None, reads: list[bytes], *, capture: bool) -> dict[str, Any]:
-    """Everything on the span of a reply that came in these reads; the clock stands still."""
+def opened(
+    content_type: str | None, *, capture: bool = False
+) -> tuple[CapturedTelemetry, ByteStream]:
+    """The body of a reply; the clock stands still."""
     settings = EmitSettings(capture_content=capture)
     captured = captured_telemetry(settings, clock=ManualClock())
     live = captured.telemetry.start(RequestInfo("chat", "mine", "tiny"), Side.CLIENT)
-    reply = ByteStream(live, ReplyReader(live, None, {}), content_type)
+    return captured, ByteStream(live, ReplyReader(live, None, {}), content_type)
+
+
+def facts(content_type: str | None, reads: list[bytes], *, capture: bool) -> dict[str, Any]:
+    """Everything on the span of a reply that came in these reads."""
+    captured, reply = opened(content_type, capture=capture)
     for data in reads:
         reply.asks()
         reply.took(data)
@@ -80,6 +88,32 @@ def test_single_bytes(name: str) -> None:
     assert expected == facts(content_type, reads, capture=True)
 
 
+@pytest.mark.parametrize("kind", [SSE, NDJSON])
+def test_an_error_among_many(kind: str) -> None:
+    """An error is seen wherever it stands, also where nothing else is read."""
+    words = [ollama_server.said()] * 20
+    lines = [*words, b'{"error":"secret"}\n', *words, ollama_server.end()]
+    reads = [b"data: " + each + b"\n" if kind is SSE else each for each in lines]
+    found = facts(kind, reads, capture=False)
+    assert (found[semconv.OUTCOME], found[semconv.ERROR_TYPE]) == ("error", "stream_error")
+
+
+def test_an_error_that_is_said() -> None:
+    """A word of the answer is no error."""
+    lines = [ollama_server.said('"error": 1')] * 20
+    assert facts(NDJSON, [*lines, ollama_server.end()], capture=False)[semconv.OUTCOME] == "ok"
+
+
+@pytest.mark.parametrize("kind", [SSE, NDJSON])
+def test_noise_among_many(kind: str) -> None:
+    """What is no JSON is counted wherever it stands."""
+    words = [ollama_server.said()] * 20
+    lines = [*words, b"nonsense\n", *words, ollama_server.end()]
+    reads = [b"data: " + each + b"\n" if kind is SSE else each for each in lines]
+    found = facts(kind, reads, capture=False)
+    assert (found[semconv.OUTCOME], found[semconv.MALFORMED_RECORDS]) == ("ok", 1)
+
+
 @given(
     content_type=st.sampled_from([SSE, NDJSON, JSON, None, "text/plain", "nonsense; charset=x"]),
     reads=st.lists(st.one_of(st.binary(max_size=60), st.sampled_from(sorted(
@@ -92,3 +126,27 @@ def test_no_bytes_raise(content_type: str | None, reads: list[bytes], capture: b
     assert facts(content_type, reads, capture=capture)[semconv.OUTCOME] in {
         "ok", "error", "rejected",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("at_once", [1, 1_000])
+def test_memory_does_not_grow(at_once: int) -> None:
+    """However long a stream is, and however many of its records come in one read."""
+    _, reply = opened(NDJSON)
+    for _ in range(10_000 // at_once):
+        reply.asks()
+        reply.took(ollama_server.said() * at_once)
+        assert len(reply.times.got) <= BLOCK
+    reply.ended(None)
+
+
+@pytest.mark.parametrize("name", ["openai", "ollama"])
+def test_facts_without_content(name: str) -> None:
+    """Only the head and the tail are read, and that is enough."""
+    found = facts(*_one_read(name), capture=False)
+    assert (found[semconv.OUTPUT_TOKENS], found[semconv.FINISH_REASONS]) == (5, ("stop",))
+    assert found[semconv.OUTCOME] == "ok"
+
+
+def _one_read(name: str) -> tuple[str | None, list[bytes]]:
+    content_type, body = BODIES[name]
+    return content_type, [body]

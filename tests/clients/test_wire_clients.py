@@ -118,6 +118,13 @@ def test_compressed(captured: CapturedTelemetry, way: str) -> None:
     assert (attributes(captured)[semconv.OUTPUT_TOKENS], outcome(captured)) == (5, ("ok", None))
 
 
+@pytest.mark.parametrize("way", STREAMED)
+def test_compressed_and_cut(captured: CapturedTelemetry, way: str) -> None:
+    """A compressed stream that lacks its end is no success."""
+    asked(STREAMED[way], zipped(Answer(STREAMS["openai"].pieces[:-3])))
+    assert outcome(captured) == ("error", "incomplete_stream")
+
+
 @pytest.mark.parametrize("way", RAW)
 def test_compressed_and_raw(captured: CapturedTelemetry, way: str) -> None:
     """Bytes that stay compressed say nothing, but they came to their end."""
@@ -145,6 +152,7 @@ def test_engine_timings(captured: CapturedTelemetry, way: str) -> None:
     found = attributes(captured)
     assert found[semconv.phase_us("load")] == 10_000
     assert found[semconv.phase_us("prefill")] == 30_000
+    assert found[semconv.CACHE_READ_TOKENS] == 2
     assert found[semconv.ENGINE_NAME] == "ollama"
     assert found[semconv.PROVIDER] == "mine"
 
