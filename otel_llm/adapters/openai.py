@@ -149,7 +149,6 @@ def _processing(original: Callable[..., Any]) -> Callable[..., Any]:
         call = current_call()
         if call is not None and call.library is self:
             call.answered(kwargs.get("response"))
-            network.answered(call.live, kwargs.get("response"))
         return original(self, *args, **kwargs)
 
     return _process_response

@@ -19,6 +19,7 @@ from opentelemetry import context as context_api
 
 from otel_llm.adapters.patching import Patches
 from otel_llm.adapters.registry import Host
+from otel_llm.clients import network
 from otel_llm.clients.call import ClientCall, Target, inject, start
 from otel_llm.clients.failures import note_status
 from otel_llm.guard import guard
@@ -152,6 +153,7 @@ def _telling(call: ClientCall) -> Any:
 
     config = aiohttp.TraceConfig()
     config.on_request_end.append(told)
+    network.watch_session(call.live, config)
     return config
 
 

@@ -13,6 +13,7 @@ from opentelemetry.context import Context
 
 from otel_llm import semconv
 from otel_llm.adapters.registry import Host
+from otel_llm.clients import network
 from otel_llm.clients.beside import foreign_span, is_suppressed, is_theirs
 from otel_llm.clients.engines import known_at, remember
 from otel_llm.clients.failures import note_failure
@@ -87,6 +88,7 @@ class ClientCall:
         """The reply's headers have come; engines and gateways tell timings in them."""
         with guard("client.headers"):
             self.reader.headers(response.headers)
+        network.answered(self.live, response)
 
     def reply(self, reply: Any) -> None:
         """The whole reply has come: read it, and end the request."""

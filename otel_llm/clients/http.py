@@ -106,7 +106,6 @@ class ByteStream(ClientStream):
                 self._recent = [self._replies.parsed(each) for each in self._last]
                 if not recorder.streaming and failure is None:
                     self._replies.reply.end_record = self._replies.reply.error is None
-            network.ended(self.live)
         super().ended(failure)
 
     def unseen(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from opentelemetry import context as context_api
 
+from otel_llm.clients import network
 from otel_llm.clients.failures import leaving, note_failure
 from otel_llm.clients.reader import LAST_ITEMS, Reader
 from otel_llm.emit.live import LiveRequest
@@ -205,6 +206,7 @@ class ClientStream:
             return
         self._ended = True
         live, times = self.live, self.times
+        network.ended(live)
         with guard("client.ended"):
             if failure is not None and len(times.asked) < len(times.got):
                 times.asked.append(self._clock())

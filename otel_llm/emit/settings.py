@@ -31,8 +31,8 @@ class EmitSettings:
     """Switches of emission.
 
     `phase_spans` writes the `llm.<phase>` view; `latency_aliases` adds vLLM's and SGLang's
-    `gen_ai.latency.*` names in seconds; `chunk_metrics` records every gap between a client's chunks,
-    at several microseconds each. Content is written only with `capture_content`, after
+    `gen_ai.latency.*` names in seconds; `chunk_metrics` records every gap between a client's
+    chunks, at several microseconds each. Content is written only with `capture_content`, after
     `redact`, and cut to `content_limit` characters. Every request is judged by the objectives of
     `slo`; attributes named in `metric_attributes` are put on metrics too.
     """

@@ -193,7 +193,7 @@ class TestWhatWasAsked:
         found = attributes(captured)
         names = (semconv.MAX_TOKENS, semconv.TEMPERATURE, semconv.TOP_K, semconv.SEED)
         assert [found[name] for name in names] == [9, 0.5, 3, 4]
-        assert found[semconv.STOP_SEQUENCES] == (".",)
+        assert semconv.STOP_SEQUENCES not in found  # they may quote the prompt
 
     def test_no_limit_is_no_limit(self, captured: CapturedTelemetry, client: Client) -> None:
         """A negative `num_predict` means without end, and is no count."""

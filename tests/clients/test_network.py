@@ -33,7 +33,7 @@ from tests.clients.fixtures import Ask
 from tests.clients.lines import Wire, check_new, check_reused, is_near, linux, net, over
 from tests.clients.transport import Transport
 from tests.clients.transport import client as without_network
-from tests.fakes.openai_server import OpenAIServer, failing, serving, stream, whole
+from tests.fakes.openai_server import OpenAIServer, failing, serving, stream, whole, word
 
 Serve = Callable[..., OpenAIServer]
 BODIES = pytest.mark.parametrize(
@@ -180,6 +180,25 @@ class TestOpenAI:
         for _ in opened:
             break
         check_new(net(request(captured)))
+
+    @linux
+    def test_left_is_asked_once_more(self, captured: CapturedTelemetry) -> None:
+        """The kernel is asked when the headers have come, and when the stream is left."""
+        wire = Wire()
+
+        class Wired(Transport):
+            def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+                made = super().handle_request(request)
+                made.extensions.update(over(wire))
+                return made
+
+        transport = Wired()
+        transport.pieces = [word()] * 3
+        with without_network(transport) as made:
+            for _ in made.chat.completions.create(**STREAMED):
+                assert wire.readings == 1
+                break
+        assert net(request(captured))["rtt_us"] == 2000
 
     def test_closed_after_its_reply(self, captured: CapturedTelemetry, serve: Serve) -> None:
         """A connection that is gone when the reply is handed over was asked before."""
