@@ -22,6 +22,8 @@ def test_there_is_a_test_for_each() -> None:
     """A new example needs a test here."""
     names = {"trace_request.py", "fastapi_engine.py", "vllm_server.py"}
     names |= {"huggingface_chat.py", "tgi_generate.py"}
+    names |= {"ollama_chat.py", "openai_vllm.py"}  # these and the next in test_examples_clients
+    names |= {"httpx_stream.py", "requests_stream.py", "aiohttp_stream.py"}
     assert names == {path.name for path in EXAMPLES.glob("*.py")}
 
 

@@ -194,16 +194,27 @@ def _translated(body: Mapping[str, Any]) -> dict[str, Any]:
     options = body.get("options")
     known = dict(options) if isinstance(options, Mapping) else {}
     known["max_tokens"] = known.pop("num_predict", None)
-    known["model"], known["stream"] = body.get("model"), body.get("stream")
+    known |= {name: body.get(name) for name in ("model", "stream", "input")}
     if body.get("format"):
         known["response_format"] = {"type": "json_object"}
-    known["messages"] = [{"content": [{"type": "image"}] * _images(body)}]
+    known["messages"] = _messages(body)
     return known
 
 
-def _images(body: Mapping[str, Any]) -> int:
-    """How many images are sent: beside the prompt, or in the messages."""
-    messages = body.get("messages")
-    holders = [body, *(messages if isinstance(messages, list) else ())]
-    found = (each.get("images") for each in holders if isinstance(each, Mapping))
-    return sum(len(each) for each in found if isinstance(each, list))
+def _messages(body: Mapping[str, Any]) -> list[Any] | None:
+    """The messages, or the prompt as one; their images as parts without what is in them."""
+    given = body.get("messages")
+    if not isinstance(given, list):
+        system, prompt = body.get("system"), body.get("prompt")
+        given = [{"role": "system", "content": system}] if system else []
+        if prompt is not None:
+            given.append({"role": "user", "content": prompt, "images": body.get("images")})
+    return [_with_parts(each) for each in given] or None
+
+
+def _with_parts(message: Any) -> Any:
+    images = message.get("images") if isinstance(message, Mapping) else None
+    if not isinstance(images, list):
+        return message
+    text = {"type": "text", "text": message.get("content") or ""}
+    return {**message, "content": [text, *[{"type": "image"}] * len(images)]}

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 import otel_llm
 from otel_llm import config, semconv
 from otel_llm.clients import engines
+from otel_llm.emit.settings import EmitSettings
 from otel_llm.testing import CapturedTelemetry, captured_telemetry
 from tests.clients.builders import attributes, outcomes, request
 from tests.fakes.ollama_server import (
@@ -254,6 +255,24 @@ class TestWhatWasAsked:
         with ollama.Client(base(server), headers={"Traceparent": own}) as made:
             made.chat(**ASKED)
         assert [own] == server.last.headers["traceparent"]
+
+    @pytest.mark.parametrize("prompt", [True, False], ids=["prompt", "messages"])
+    def test_content_if_it_is_wanted(self, serve: Serve, prompt: bool) -> None:
+        """The prompt, that there was an image, and the answer, for a chat and for a prompt."""
+        captured = captured_telemetry(EmitSettings(capture_content=True))
+        config.RUNTIME.telemetry = captured.telemetry
+        image = base64.b64encode(b"secret image").decode()
+        asked = {"role": "user", "content": "why?", "images": [image]}
+        with ollama.Client(base(serve(generated("so") if prompt else chat(1)))) as made:
+            if prompt:
+                list(made.generate("tiny", "why?", images=[image], stream=True))
+            else:
+                list(made.chat("tiny", [asked], stream=True))
+        found = attributes(captured)
+        parts = [{"type": "text", "content": "why?"}, {"type": "image"}]
+        assert json.loads(found[semconv.INPUT_MESSAGES]) == [{"role": "user", "parts": parts}]
+        (answer,) = json.loads(found[semconv.OUTPUT_MESSAGES])
+        assert answer["parts"] == [{"type": "text", "content": "so" if prompt else " token"}]
 
     def test_nothing_secret_is_told(self, captured: CapturedTelemetry, client: Client) -> None:
         """Neither the prompt nor the answer is on any span."""

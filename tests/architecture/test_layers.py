@@ -13,7 +13,8 @@ LEVELS = (
     {"timeline", "resources"},
     {"emit", "propagation"},
     {"replies"},
-    {"servers", "adapters", "clients", "streams", "tracing", "export", "logs", "prometheus", "scrape"},
+    {"adapters", "clients", "servers", "streams", "tracing"}
+    | {"export", "logs", "prometheus", "scrape"},
     {"config", "providers", "setup", "api", "instrumentors", "testing", "doctor", "__init__"},
     {"cli"},
 )

@@ -88,7 +88,9 @@ class TestSockets:
         with one, other:
             assert network.tcp_info(one) is None
 
-    @pytest.mark.parametrize("thing", [None, object(), "socket", Path()], ids=repr)
+    @pytest.mark.parametrize(
+        "thing", [None, object(), "socket", Path()], ids=lambda each: type(each).__name__
+    )
     def test_no_socket(self, thing: object) -> None:
         """The same."""
         assert network.tcp_info(thing) is None
