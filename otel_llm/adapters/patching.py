@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import wrapt
 
@@ -22,6 +22,14 @@ _MARK = "__otel_llm_patch_"
 class _Replaced:
     owner: Any
     name: str
+    original: Any
+    replacement: Any
+
+
+class _Mark(NamedTuple):
+    """What a replacement carries, to be known again."""
+
+    by: Patches
     original: Any
     replacement: Any
 
@@ -55,10 +63,16 @@ class Patches:
         subclass are never both wrapped for one call.
         """
         original = vars(owner).get(name)
-        if original is None or getattr(original, self._mark, None) is original:
+        while (earlier := getattr(original, self._mark, None)) is not None:
+            if earlier.replacement is not original:
+                break  # copied onto another function by `functools.wraps`
+            if earlier.by.active:
+                return False
+            original = earlier.original  # ours, inert: somebody's wrapper has put it back
+        if original is None:
             return False
         replacement = make(original)
-        setattr(replacement, self._mark, replacement)
+        setattr(replacement, self._mark, _Mark(self, original, replacement))
         setattr(owner, name, replacement)
         self._replaced.append(_Replaced(owner, name, original, replacement))
         return True

@@ -212,3 +212,23 @@ class TestWhenImported:
         patches.when_imported(name, lambda module: module.no_such_class)
         assert importlib.import_module(name).value == 1
         assert guard.failures[f"patch.{name}"] == 1
+
+
+def test_again_after_somebody_has_put_it_back() -> None:
+    """What is found is ours but does nothing any more: the original below it is replaced."""
+
+    class Owner:
+        def call(self) -> str:
+            return "original"
+
+    def made(original: Any) -> Any:
+        return lambda self: f"ours({original(self)})"
+
+    first = Patches("again")
+    assert first.replace(Owner, "call", made)
+    theirs = Owner.call
+    Owner.call = lambda self: "theirs"  # type: ignore[method-assign]
+    first.undo()
+    Owner.call = theirs  # type: ignore[method-assign]
+    assert Patches("again").replace(Owner, "call", made)
+    assert Owner().call() == "ours(original)"
