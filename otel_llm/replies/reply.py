@@ -81,7 +81,7 @@ class Reply:
         self.attributes: dict[str, Value] = {}
         self.captured = Captured() if capture else None
         self.echo = echo
-        self._stated: set[str] = set()
+        self._stated: frozenset[str] = frozenset()
         self._certainty = 0
 
     def named(self, response_id: object, model: object, fingerprint: object = None) -> None:
@@ -97,7 +97,7 @@ class Reply:
             if count is not None and not (aside and name in self._stated):
                 self.usage[name] = count
                 if not aside:
-                    self._stated.add(name)
+                    self._stated |= {name}
 
     def finished(self, choice: int, reason: object) -> None:
         """Why one choice ended; nothing if *reason* is no text."""

@@ -30,6 +30,28 @@ class RequestRecorder:
     recorder's anchor, taken when it is made, turns them into wall-clock time.
     """
 
+    __slots__ = (
+        "_ending",
+        "_marks",
+        "_parts",
+        "_reported",
+        "_tokens",
+        "anchor",
+        "attempts",
+        "calls",
+        "chunks",
+        "clock",
+        "expected_sequences",
+        "finish_reasons",
+        "generates",
+        "in_turns",
+        "lanes",
+        "reported_total_ns",
+        "role",
+        "side",
+        "streaming",
+    )
+
     def __init__(
         self, side: Side, *, clock: Clock = SYSTEM_CLOCK, anchor: Anchor | None = None
     ) -> None:
