@@ -17,8 +17,8 @@ from otel_llm.replies.wire import Record, Special, parsed
 from otel_llm.timeline import Mark
 from otel_llm.timeline.chunks import nanoseconds
 
-LAST_ITEMS = 4
-"""How many of a stream's last items are looked at: content, finish reason, usage, and one more."""
+LAST_ITEMS = 3
+"""How many of a stream's last items are looked at: content, finish reason, usage."""
 
 
 class Reader(Protocol):

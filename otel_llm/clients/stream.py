@@ -86,7 +86,7 @@ class ClientStream:
         got, asked = times.got, times.asked
         took, came_back = got.append, asked.append
         failure: BaseException | None = None
-        a = b = c = d = None
+        a = b = c = None
         self._begun()
         try:
             if self._lazy:
@@ -105,10 +105,7 @@ class ClientStream:
             while True:
                 for item in islice(source, BLOCK - len(got)):
                     took(clock())
-                    a = b  # one by one: four at once would make a tuple of them
-                    b = c
-                    c = d
-                    d = item
+                    a, b, c = b, c, item
                     yield item
                     came_back(clock())
                 if len(got) < BLOCK:
@@ -122,7 +119,7 @@ class ClientStream:
                 if failure is not None and hasattr(self._closes, "close"):
                     self._closes.close()
             finally:
-                self._recent = [each for each in (a, b, c, d) if each is not None]
+                self._recent = [each for each in (a, b, c) if each is not None]
                 self.ended(failure)
 
     def read_async(self, source: AsyncIterator[Item]) -> AsyncIterator[Item]:

@@ -20,16 +20,16 @@ from random import Random
 
 from otel_llm.timeline.gaps import STALL_FACTOR, STALL_FLOOR_NS, GapSummary
 
-BLOCK = 64
+BLOCK = 32
 """Chunks between two foldings; a stream holds the readings of at most so many."""
-SAMPLE = 512
+SAMPLE = 256
 """Gaps of which percentiles are made: all of a stream up to so many, then a share of them."""
 AWAY_S = 1e-3
 """A consumer that comes back sooner cannot have missed an arrival by more than this."""
 AT_ONCE_S = 1e-3
 """A read that takes no longer did not wait; parsing with cold caches takes half of it."""
 BURST_S = 1e-3
-"""Chunks of a block that came within this time are counted with their mean gap."""
+"""Chunks of a block that came within this time count with their mean gap, and as kept by nobody."""
 _STALL_FLOOR_S = STALL_FLOOR_NS / 1e9
 _MOST_LONG_GAPS = 256
 # Which gaps are kept when there are too many: each with the chance of a half, in no rhythm that
@@ -88,21 +88,16 @@ class ChunkTimes:
         got, asked = self.got, self.asked
         if not got:
             return
-        held = sum(asked) - sum(got if len(got) == len(asked) else got[: len(asked)])
-        since, away, gaps = self.last, held, len(got)
+        since, gaps = self.last, len(got)
         if since is None:
             since, gaps = got[0], gaps - 1
             self.first = self._known = since
-        else:
-            away += self.asked_at - since
-        if away > AWAY_S or self._known is None:
-            skipped = len(got) - gaps
-            self._take_each(since, got[skipped:], [self.asked_at, *asked][skipped:])
-        elif got[-1] - since < BURST_S:
+        if got[-1] - since < BURST_S and self._known is not None:
+            held = asked[-1] - got[-1] if len(asked) == len(got) else 0.0
             self._take_burst(got[-1] - since, gaps)
-        elif gaps:
-            new = got[-gaps:]
-            self._add(list(map(sub, new, [since, *new])))
+        else:
+            held = sum(asked) - sum(got if len(got) == len(asked) else got[: len(asked)])
+            self._take(since, got[len(got) - gaps :], held)
         self._known = None if self._known is None else got[-1]
         self.held += held
         self.chunks += len(got)
@@ -112,6 +107,15 @@ class ChunkTimes:
             self.asked_at = asked[-1]
         got.clear()
         asked.clear()
+
+    def _take(self, since: float, got: list[float], held: float) -> None:
+        """Chunks that took their time; *held* is how long they were kept together."""
+        before = 0.0 if self.last is None else self.asked_at - since
+        if held + before > AWAY_S or self._known is None:
+            skipped = len(self.got) - len(got)
+            self._take_each(since, got, [self.asked_at, *self.asked][skipped:])
+        else:
+            self._add(list(map(sub, got, [since, *got])))
 
     def _take_burst(self, took: float, gaps: int) -> None:
         """Nobody was away, and hardly any time has passed."""

@@ -20,7 +20,7 @@ from tests.fakes.openai_server import word
 STREAMS = 3
 AT = (16, 700, 1400)
 EARLY_BYTES, LATE_BYTES, GROWTH_BYTES = 13_000, 18_000, 1_000
-"""A recorded span of the SDK included. The sample of gaps is full after 512 chunks."""
+"""A recorded span of the SDK included. The sample of gaps is full after 256 chunks."""
 
 
 @pytest.fixture
