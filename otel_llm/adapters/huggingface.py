@@ -164,7 +164,7 @@ def _items(is_async: bool, original: Callable[..., Any]) -> Callable[..., Any]:
             return items
         reader = _LineReader(lines.call.reader, lines.recent)
         stream = ClientStream(lines.call.live, reader, closes=items)
-        watched: Any = stream.read_async(items) if is_async else stream.read(items)
+        watched: Any = stream.read_async(items) if is_async else stream.opened(items)
         watched.__name__, watched.__qualname__ = items.__name__, items.__qualname__
         return watched
 

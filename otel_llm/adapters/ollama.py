@@ -131,7 +131,7 @@ def _response(generator: weakref.ref[Any], frame: str) -> Any:
 
 def _stream(call: ClientCall, result: Any) -> Any:
     network.find(call.live, functools.partial(_response, weakref.ref(result), "gi_frame"))
-    return call.stream(closes=result, lazy=True, terminated=_no_terminator).read(result)
+    return call.stream(closes=result, lazy=True, terminated=_no_terminator).opened(result)
 
 
 def _astream(call: ClientCall, result: Any) -> Any:

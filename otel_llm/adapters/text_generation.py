@@ -173,7 +173,7 @@ def _handed_over(call: ClientCall, result: Any) -> Any:
     else:
         told: Any = (_told_async if is_async else _told)(call, result)
         stream = call.stream(closes=told, lazy=True)
-        watched: Any = stream.read_async(told) if is_async else stream.read(told)
+        watched: Any = stream.read_async(told) if is_async else stream.opened(told)
         watched.__name__, watched.__qualname__ = result.__name__, result.__qualname__
         return watched
     return result

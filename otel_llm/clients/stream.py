@@ -80,15 +80,25 @@ class ClientStream:
         recorder.streaming = True
         recorder.chunks = self.times
 
-    def read(self, source: Iterator[Item]) -> Iterator[Item]:
-        """Every item of *source*, as it comes."""
+    def opened(self, source: Iterator[Item]) -> Iterator[Item]:
+        """As `read`, in a generator that has begun: closing it unread ends the request, too."""
+        passed = self.read(source, begun=True)
+        next(passed)
+        return passed
+
+    def read(  # noqa: C901, PLR0912 - the hot loop stays in one frame
+        self, source: Iterator[Item], *, begun: bool = False
+    ) -> Iterator[Item]:
+        """Every item of *source*, as it comes; with *begun*, after something to stop at first."""
         times, clock, reader = self.times, self._clock, self._reader
         got, asked = times.got, times.asked
         took, came_back = got.append, asked.append
         failure: BaseException | None = None
         a = b = c = None
-        self._begun()
         try:
+            if begun:
+                yield None  # type: ignore[misc]
+            self._begun()
             if self._lazy:
                 source = self._opened(source)
             for item in source:

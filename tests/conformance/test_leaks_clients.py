@@ -68,6 +68,11 @@ def providers(wire: Wire) -> dict[str, Any]:
     return {"tracer_provider": wire.tracers, "meter_provider": wire.meters}
 
 
+def client_of(url: str) -> openai.OpenAI:
+    """A client that asks once."""
+    return openai.OpenAI(base_url=url, api_key=marked("api-key"), max_retries=0)
+
+
 def checked(wire: Wire) -> None:
     """The request has left, and no mark with it."""
     left = wire.left()
@@ -81,10 +86,10 @@ def test_a_stream_of_the_openai_client(wired: Callable[..., Wire], answer: Answe
     wire = wired()
     instrumented(wire)
     with serving(answer) as server, suppress(openai.OpenAIError, httpx.HTTPError, ValueError):
-        client = openai.OpenAI(base_url=server.url, api_key=marked("api-key"), max_retries=0)
         body = {"model": MODEL, **CONTENT, **STOP, "stream": True}
-        for _ in client.chat.completions.create(**body, extra_headers=SENT, extra_body=BESIDES):
-            pass
+        with client_of(server.url) as client:
+            for _ in client.chat.completions.create(**body, extra_headers=SENT, extra_body=BESIDES):
+                pass
     checked(wire)
 
 
@@ -94,8 +99,7 @@ def test_a_plain_reply_of_the_openai_client(wired: Callable[..., Wire], raw: boo
     wire = wired()
     instrumented(wire)
     reply = Answer((json.dumps(PLAIN).encode(),), 200, JSON, {"x-reason": marked("header")})
-    with serving(reply) as server:
-        client = openai.OpenAI(base_url=server.url, api_key=marked("api-key"), max_retries=0)
+    with serving(reply) as server, client_of(server.url) as client:
         chat = client.chat.completions
         create = chat.with_raw_response.create if raw else chat.create
         create(model=MODEL, **CONTENT, **STOP, extra_headers=SENT)
@@ -136,8 +140,7 @@ def test_the_search_would_find_it(wired: Callable[..., Wire]) -> None:
     """With content on the answer leaves, which is how the others could fail."""
     wire = wired(capture_content=True)
     instrumented(wire)
-    with serving(ANSWERS["stream"]) as server:
-        client = openai.OpenAI(base_url=server.url, api_key="k", max_retries=0)
+    with serving(ANSWERS["stream"]) as server, client_of(server.url) as client:
         list(client.chat.completions.create(model=MODEL, **CONTENT, stream=True))
     assert b"leakmark-content" in wire.left()
     assert b"leakmark-prompt" in wire.left()
