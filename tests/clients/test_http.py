@@ -169,6 +169,9 @@ class TestExits:
         assert abandoned(captured)
         assert r is not None
 
+    # Whoever drops a response of requests unread leaves its socket to the collector.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    @pytest.mark.filterwarnings("ignore::ResourceWarning")
     def test_drop_in_the_middle(self, captured: CapturedTelemetry, opened: Open) -> None:
         """Dropped after its first words, of which the time is known."""
         held = opened(LONG)
