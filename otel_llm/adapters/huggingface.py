@@ -15,12 +15,10 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-from opentelemetry import context as context_api
-
 from otel_llm import semconv
 from otel_llm.adapters.patching import Patches
 from otel_llm.adapters.registry import Host
-from otel_llm.clients.call import ClientCall, Target, current_call, start
+from otel_llm.clients.call import ClientCall, Target, current_call, port_of, start
 from otel_llm.clients.http import LARGEST_REPLY
 from otel_llm.clients.reader import LAST_ITEMS, ReplyReader
 from otel_llm.clients.stream import ClientStream
@@ -71,7 +69,7 @@ def _patch(patches: Patches, host: Host, client: str, module: Any) -> None:
     post = _async if is_async else _sync
     prefix = "_async_" if is_async else "_"
     for name in (_CHAT_ITEMS, _TEXT_ITEMS):
-        if not patches.replace(module, prefix + name, functools.partial(_items, is_async)):
+        if not patches.replace(module, prefix + name, _items):
             return  # an unknown version, whose streams nobody would watch
     patches.replace(kind, "_inner_post", functools.partial(post, patches, host))
     if not patches.replace(module, "hf_raise_for_status", _checking) or is_async:
@@ -85,14 +83,8 @@ def _sync(patches: Patches, host: Host, original: Callable[..., Any]) -> Callabl
         if call is None:
             return original(self, request_parameters, *args, **kwargs)
         sending = _with_context(call, request_parameters)
-        token = context_api.attach(call.context)
-        try:
+        with call.sends():
             result = original(self, sending, *args, **kwargs)
-        except BaseException as error:
-            call.failed(error)
-            raise
-        finally:
-            context_api.detach(token)
         return _handed_over(call, result)
 
     return _inner_post
@@ -105,14 +97,8 @@ def _async(patches: Patches, host: Host, original: Callable[..., Any]) -> Callab
         if call is None:
             return await original(self, request_parameters, *args, **kwargs)
         sending = _with_context(call, request_parameters)
-        token = context_api.attach(call.context)
-        try:
+        with call.sends():
             result = await original(self, sending, *args, **kwargs)
-        except BaseException as error:
-            call.failed(error)
-            raise
-        finally:
-            context_api.detach(token)
         return _handed_over(call, result)
 
     return _inner_post
@@ -154,7 +140,7 @@ def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
     return request
 
 
-def _items(is_async: bool, original: Callable[..., Any]) -> Callable[..., Any]:
+def _items(original: Callable[..., Any]) -> Callable[..., Any]:
     """The generator of a stream's items, watched if its lines are those of a call of ours."""
 
     @functools.wraps(original)
@@ -163,10 +149,7 @@ def _items(is_async: bool, original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(lines, _Lines):
             return items
         reader = _LineReader(lines.call.reader, lines.recent)
-        stream = ClientStream(lines.call.live, reader, closes=items)
-        watched: Any = stream.read_async(items) if is_async else stream.opened(items)
-        watched.__name__, watched.__qualname__ = items.__name__, items.__qualname__
-        return watched
+        return ClientStream(lines.call.live, reader, closes=items).like(items, items)
 
     return make
 
@@ -289,7 +272,7 @@ def _target(operation: str, request: Any, body: Mapping[str, Any]) -> Target:
         base_url=f"{request.url} {request.model}" if is_hub else f"{url.scheme}://{url.netloc}",
         body=_known(request, body),
         server_address=host or None,
-        server_port=url.port or {"https": 443, "http": 80}.get(url.scheme),
+        server_port=port_of(url),
     )
 
 

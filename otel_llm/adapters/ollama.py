@@ -12,12 +12,10 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from opentelemetry import context as context_api
-
 from otel_llm.adapters.patching import Patches
 from otel_llm.adapters.registry import Host
 from otel_llm.clients import network
-from otel_llm.clients.call import ClientCall, Target, current_call, inject, start
+from otel_llm.clients.call import ClientCall, Target, current_call, inject, port_of, start
 from otel_llm.guard import guard
 from otel_llm.replies import OLLAMA
 
@@ -56,14 +54,8 @@ def _sync(patches: Patches, host: Host, original: Callable[..., Any]) -> Callabl
         if call is None:
             return original(self, *args, **kwargs)
         sending = _with_context(call, kwargs, is_async=False)
-        token = context_api.attach(call.context)
-        try:
+        with call.sends():
             result = original(self, *args, **sending)
-        except BaseException as error:
-            call.failed(error)
-            raise
-        finally:
-            context_api.detach(token)
         if not _streams(kwargs):
             call.reply(result)
             return result
@@ -79,14 +71,8 @@ def _async(patches: Patches, host: Host, original: Callable[..., Any]) -> Callab
         if call is None:
             return await original(self, *args, **kwargs)
         sending = _with_context(call, kwargs, is_async=True)
-        token = context_api.attach(call.context)
-        try:
+        with call.sends():
             result = await original(self, *args, **sending)
-        except BaseException as error:
-            call.failed(error)
-            raise
-        finally:
-            context_api.detach(token)
         if not _streams(kwargs):
             call.reply(result)
             return result
@@ -183,7 +169,7 @@ def _begun(
             base_url=str(url),
             body=_translated(body if isinstance(body, Mapping) else {}),
             server_address=url.host or None,
-            server_port=url.port or {"https": 443, "http": 80}.get(url.scheme),
+            server_port=port_of(url),
         )
         return start(host, target, OLLAMA, client)
     return None

@@ -15,12 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import wrapt
-from opentelemetry import context as context_api
 
 from otel_llm.adapters.patching import Patches
 from otel_llm.adapters.registry import Host
 from otel_llm.clients import network
-from otel_llm.clients.call import ClientCall, Target, current_call, start
+from otel_llm.clients.call import ClientCall, Target, current_call, port_of, start
 from otel_llm.clients.handed import handed_async, handed_sync
 from otel_llm.clients.http import watch_response
 from otel_llm.guard import guard
@@ -95,14 +94,8 @@ def _sync(patches: Patches, host: Host, original: Callable[..., Any]) -> Callabl
         call = _begun(host, self, args, kwargs) if patches.active else None
         if call is None:
             return original(self, *args, **kwargs)
-        token = context_api.attach(call.context)
-        try:
+        with call.sends():
             result = original(self, *args, **kwargs)
-        except BaseException as error:
-            call.failed(error)
-            raise
-        finally:
-            context_api.detach(token)
         return _handed_over(call, result)
 
     return request
@@ -114,14 +107,8 @@ def _async(patches: Patches, host: Host, original: Callable[..., Any]) -> Callab
         call = _begun(host, self, args, kwargs) if patches.active else None
         if call is None:
             return await original(self, *args, **kwargs)
-        token = context_api.attach(call.context)
-        try:
+        with call.sends():
             result = await original(self, *args, **kwargs)
-        except BaseException as error:
-            call.failed(error)
-            raise
-        finally:
-            context_api.detach(token)
         return _handed_over(call, result)
 
     return request
@@ -185,7 +172,7 @@ def _target(client: Any, operation: str, body: Mapping[str, object]) -> Target:
         base_url=str(url),
         body=body,
         server_address=url.host or None,
-        server_port=url.port or {"https": 443, "http": 80}.get(url.scheme),
+        server_port=port_of(url),
     )
 
 

@@ -12,15 +12,14 @@ import copy
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
-
-from opentelemetry import context as context_api
 
 from otel_llm.adapters.patching import Patches
 from otel_llm.adapters.registry import Host
 from otel_llm.clients import network
-from otel_llm.clients.call import ClientCall, Target, inject, start
+from otel_llm.clients.call import ClientCall, Target, inject, port_of, start
 from otel_llm.clients.failures import note_status
 from otel_llm.guard import guard
 from otel_llm.replies import CHAT, TGI, failure_in, provider_of
@@ -79,15 +78,8 @@ def _sync(patches: Patches, host: Host, original: Callable[..., Any]) -> Callabl
         call = begun(self, args, kwargs) if patches.active else None
         if call is None:
             return original(self, *args, **kwargs)
-        token = context_api.attach(call.context)
-        try:
+        with call.sends(), _noted(call):
             result = original(_sending(call, self), *args, **kwargs)
-        except BaseException as error:
-            _note(call, error)
-            call.failed(error)
-            raise
-        finally:
-            context_api.detach(token)
         return _handed_over(call, result)
 
     return method
@@ -101,15 +93,8 @@ def _async(patches: Patches, host: Host, original: Callable[..., Any]) -> Callab
         call = begun(self, args, kwargs) if patches.active else None
         if call is None:
             return await original(self, *args, **kwargs)
-        token = context_api.attach(call.context)
-        try:
+        with call.sends(), _noted(call):
             result = await original(_sending(call, self), *args, **kwargs)
-        except BaseException as error:
-            _note(call, error)
-            call.failed(error)
-            raise
-        finally:
-            context_api.detach(token)
         return _handed_over(call, result)
 
     return method
@@ -172,30 +157,32 @@ def _handed_over(call: ClientCall, result: Any) -> Any:
         call.reply(result)
     else:
         told: Any = (_told_async if is_async else _told)(call, result)
-        stream = call.stream(closes=told, lazy=True)
-        watched: Any = stream.read_async(told) if is_async else stream.opened(told)
-        watched.__name__, watched.__qualname__ = result.__name__, result.__qualname__
-        return watched
+        return call.stream(closes=told, lazy=True).like(told, result)
     return result
 
 
 def _told(call: ClientCall, items: Any) -> Iterator[Any]:
-    try:
+    with _noted(call):
         yield from items
-    except Exception as error:
-        _note(call, error)
-        raise
 
 
 async def _told_async(call: ClientCall, items: Any) -> AsyncIterator[Any]:
     try:
-        async for item in items:
-            yield item
+        with _noted(call):
+            async for item in items:
+                yield item
+    finally:
+        await items.aclose()
+
+
+@contextmanager
+def _noted(call: ClientCall) -> Iterator[None]:
+    """Note what passes through."""
+    try:
+        yield
     except Exception as error:
         _note(call, error)
         raise
-    finally:
-        await items.aclose()
 
 
 def _note(call: ClientCall, error: BaseException) -> None:
@@ -250,7 +237,7 @@ def _target(method: str, client: Any, given: Mapping[str, Any]) -> Target:
         base_url=str(client.base_url),
         body=known,
         server_address=url.hostname,
-        server_port=url.port or {"https": 443, "http": 80}.get(url.scheme),
+        server_port=port_of(url),
     )
 
 

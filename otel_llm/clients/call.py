@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -70,6 +71,21 @@ class ClientCall:
         """
         return context_api.set_value(_CALL, weakref.ref(self), self.live.context)
 
+    @contextmanager
+    def sends(self) -> Iterator[None]:
+        """Around the library's own function: its context is current, what it raises ends the call.
+
+        Never around a `yield`.
+        """
+        token = context_api.attach(self.context)
+        try:
+            yield
+        except BaseException as error:
+            self.failed(error)
+            raise
+        finally:
+            context_api.detach(token)
+
     @property
     def silent(self) -> bool:
         """True if nothing will be written: the stream need not be watched."""
@@ -117,6 +133,11 @@ class ClientCall:
         if terminated is not None:
             self.reader.terminated = terminated
         return ClientStream(self.live, self.reader, closes=closes, lazy=lazy)
+
+
+def port_of(url: Any) -> int | None:
+    """The port of a parsed URL, of the standard library's kind or httpx's; None if unknown."""
+    return url.port or {"https": 443, "http": 80}.get(url.scheme)
 
 
 def inject(live: LiveRequest, headers: MutableMapping[str, str]) -> None:

@@ -86,6 +86,12 @@ class ClientStream:
         next(passed)
         return passed
 
+    def like(self, items: Any, named: Any) -> Any:
+        """The stream of *items* as a generator of the kind and name of *named*."""
+        passed: Any = self.read_async(items) if hasattr(named, "__anext__") else self.opened(items)
+        passed.__name__, passed.__qualname__ = named.__name__, named.__qualname__
+        return passed
+
     def read(  # noqa: C901, PLR0912 - the hot loop stays in one frame
         self, source: Iterator[Item], *, begun: bool = False
     ) -> Iterator[Item]:
