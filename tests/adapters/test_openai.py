@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -17,7 +17,6 @@ from tests.clients.builders import (
     WHOLE,
     aclient,
     attributes,
-    client,
     outcomes,
     request,
     requests,
@@ -26,6 +25,7 @@ from tests.clients.fixtures import (  # noqa: F401 - fixtures
     aask_fixture,
     ask_fixture,
     captured_fixture,
+    made_fixture,
     serve_fixture,
 )
 from tests.fakes.openai_server import (
@@ -43,12 +43,6 @@ from tests.fakes.openai_server import (
 
 Ask = Callable[..., Any]
 Serve = Callable[..., OpenAIServer]
-EMBEDDINGS = {
-    "object": "list",
-    "model": "tiny",
-    "data": [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}],
-    "usage": {"prompt_tokens": 3, "total_tokens": 3},
-}
 TOOLS = [{"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}]
 
 
@@ -56,20 +50,6 @@ class Colour(pydantic.BaseModel):
     """What a model shall answer."""
 
     name: str
-
-
-@pytest.fixture
-def made(serve: Serve) -> Iterator[Callable[..., Any]]:
-    """Makes a client whose server answers so."""
-    clients: list[Any] = []
-
-    def make(*answers: Answer, **options: Any) -> Any:
-        clients.append(client(serve(*answers), **options))
-        return clients[-1]
-
-    yield make
-    for each in clients:
-        each.close()
 
 
 def test_a_whole_reply(captured: CapturedTelemetry, made: Ask) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import openai
-import pydantic
 import pytest
 
 import otel_llm
@@ -27,10 +26,10 @@ from tests.clients.fixtures import (  # noqa: F401 - fixtures
     aask_fixture,
     ask_fixture,
     captured_fixture,
+    made_fixture,
     serve_fixture,
 )
 from tests.fakes.openai_server import (
-    Answer,
     OpenAIServer,
     stream,
     whole,
@@ -44,27 +43,6 @@ EMBEDDINGS = {
     "data": [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}],
     "usage": {"prompt_tokens": 3, "total_tokens": 3},
 }
-TOOLS = [{"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}]
-
-
-class Colour(pydantic.BaseModel):
-    """What a model shall answer."""
-
-    name: str
-
-
-@pytest.fixture
-def made(serve: Serve) -> Iterator[Callable[..., Any]]:
-    """Makes a client whose server answers so."""
-    clients: list[Any] = []
-
-    def make(*answers: Answer, **options: Any) -> Any:
-        clients.append(client(serve(*answers), **options))
-        return clients[-1]
-
-    yield make
-    for each in clients:
-        each.close()
 
 
 def test_embeddings(captured: CapturedTelemetry, made: Ask) -> None:

@@ -61,3 +61,17 @@ async def aask_fixture(serve: Callable[..., OpenAIServer]) -> AsyncIterator[Ask]
     yield call
     for each in clients:
         await each.close()
+
+
+@pytest.fixture(name="made")
+def made_fixture(serve: Callable[..., OpenAIServer]) -> Iterator[Callable[..., Any]]:
+    """Makes a client whose server answers so."""
+    clients: list[Any] = []
+
+    def make(*answers: Answer, **options: Any) -> Any:
+        clients.append(builders.client(serve(*answers), **options))
+        return clients[-1]
+
+    yield make
+    for each in clients:
+        each.close()
