@@ -6,6 +6,7 @@ imported where they are used. Public names:
 - `instrument()` / `uninstrument()`: patch the installed engines; global providers are not touched.
 - `configure()`: build providers that export by OTLP, and instrument with them.
 - `trace_request()`: the request span for an engine or a client of one's own.
+- `current_request()`: the request that a server opened, for an engine that knows more of it.
 - `annotate()` / `event()`: facts of the application on the current request's span.
 - `Mark`, `Phase`, `Part`, `Side`, `Outcome`: the words of a request's time.
 """
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     )
     from otel_llm.setup import configure
     from otel_llm.timeline import Mark, Outcome, Part, Phase, Side
-    from otel_llm.tracing import TracedRequest, annotate, event
+    from otel_llm.tracing import TracedRequest, annotate, current_request, event
 
 __all__ = [
     "ConfigurationError",
@@ -44,6 +45,7 @@ __all__ = [
     "__version__",
     "annotate",
     "configure",
+    "current_request",
     "event",
     "instrument",
     "trace_request",
@@ -58,6 +60,7 @@ _HOME = {
     "trace_request": "api",
     "TracedRequest": "tracing",
     "annotate": "tracing",
+    "current_request": "tracing",
     "event": "tracing",
     "InferenceMiddleware": "api",
 } | dict.fromkeys(("Mark", "Outcome", "Part", "Phase", "Side"), "timeline")

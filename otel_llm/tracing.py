@@ -13,8 +13,9 @@ from opentelemetry.context import Context
 
 from otel_llm.clients.call import inject
 from otel_llm.clients.http import watch_response
-from otel_llm.clients.reader import ItemReader, ReplyReader
-from otel_llm.clients.stream import ClientStream, came_late
+from otel_llm.clients.reader import ReplyReader
+from otel_llm.clients.stream import came_late
+from otel_llm.clients.watch import ClientWatch
 from otel_llm.emit.live import LiveRequest, named, named_request
 from otel_llm.emit.values import as_count, as_text, clean_text
 from otel_llm.guard import guard
@@ -67,6 +68,19 @@ def _attached(live: LiveRequest) -> Iterator[None]:
         context_api.detach(token)
 
 
+def current_request() -> TracedRequest:
+    """The request that is open here, for code that knows more of it: an engine of one's own.
+
+    It is that of the server (its middleware), or that of the nearest `TracedRequest.active()`.
+    Its marks, outputs, usage and reasons go onto that request's span. Who opened it ends it: a
+    `with` block round what this returns ends nothing. Without an open request nothing happens.
+    """
+    found = TracedRequest(lambda: None)
+    with guard("current_request"):
+        found.borrow(named_request())
+    return found
+
+
 class TracedRequest:
     """One request, from entering the `with` block to leaving it or to the end of its stream.
 
@@ -84,10 +98,16 @@ class TracedRequest:
         self._whole = True
         self._told = False
         """Whether a reply has told itself how it ended."""
+        self._borrowed = False
+
+    def borrow(self, live: LiveRequest | None) -> None:
+        """Speak of *live*, which somebody else ends."""
+        self._live, self._borrowed = live, True
 
     def __enter__(self) -> TracedRequest:
-        with guard("trace_request.start"):
-            self._live = self._start()
+        if not self._borrowed:
+            with guard("trace_request.start"):
+                self._live = self._start()
         return self
 
     def __exit__(
@@ -131,15 +151,20 @@ class TracedRequest:
         if self._live is not None:
             self._live.recorder.mark(Mark(mark), at_ns)
 
-    def output(self, n_tokens: int = 1) -> None:
-        """Record one output of *n_tokens* tokens: one clock read and one append."""
+    def output(self, n_tokens: int = 1, at_ns: int | None = None) -> None:
+        """Record one output of *n_tokens* tokens: one clock read and one append.
+
+        Args:
+            n_tokens: How many tokens it holds.
+            at_ns: When it came (`time.monotonic_ns` of this process); now by default.
+        """
         live = self._live
         if live is None or live.finished:
             return
         lane = self._lane
         if lane is None:
             lane = self._lane = live.recorder.lane()
-        lane.add(live.recorder.clock.monotonic_ns())
+        lane.add(live.recorder.clock.monotonic_ns() if at_ns is None else at_ns)
         if isinstance(n_tokens, int):
             self._output_tokens = (self._output_tokens or 0) + n_tokens
 
@@ -288,7 +313,7 @@ class TracedRequest:
 
     def _end(self, error: BaseException | None) -> None:
         live = self._live
-        if live is None or live.finished:
+        if live is None or live.finished or self._borrowed:
             return
         with guard("trace_request.end"):
             if error is not None and not (self._told and came_late(live, error)):
@@ -298,39 +323,3 @@ class TracedRequest:
             if live.recorder.tokens.output is None:
                 live.recorder.usage(output=self._output_tokens)
             live.finish_anywhere()
-
-
-class ClientWatch(Watch):
-    """The stream of a client: when its chunks came, and how long its reader kept them."""
-
-    def __init__(
-        self,
-        live: LiveRequest,
-        count: Callable[[Any], None] | None,
-        ended: Callable[[BaseException | None], None],
-    ) -> None:
-        self._stream: ClientStream | None = None
-        super().__init__(OutputTimes(), live.recorder.clock.monotonic_ns, count, ended)
-        self._live = live
-
-    @property
-    def started(self) -> bool:
-        """Whether the stream was read at all."""
-        return self._left or (self._stream is not None and self._stream.begun)
-
-    @started.setter
-    def started(self, started: bool) -> None:
-        self._left = started
-
-    def passed(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Every item, stamped when it came and when its reader came back."""
-        return self._made(items).read(iter(items))
-
-    def passed_async(self, items: AsyncIterable[Item]) -> AsyncIterator[Item]:
-        """Every item, stamped when it came and when its reader came back."""
-        return self._made(items).read_async(aiter(items))
-
-    def _made(self, items: Any) -> ClientStream:
-        reader = ItemReader(self._live, self.count)
-        self._stream = ClientStream(self._live, reader, closes=items, done=self.ended)
-        return self._stream
