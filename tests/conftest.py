@@ -3,17 +3,58 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from otel_llm import config, guard
 from otel_llm.testing import CapturedTelemetry, ManualClock, captured_telemetry
+from tests.services import process
+
+# Where this is set, every server and script would compile what it imports, at each start: for vLLM
+# that is half a minute.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("default", max_examples=400, deadline=None)
 settings.register_profile("nightly", max_examples=2_000, deadline=None)
 settings.load_profile(os.environ.get("OTEL_LLM_TEST_PROFILE", "default"))
+
+
+# Each file goes to one worker, in this order; what is not here is short.
+_LONGEST = (
+    "test_vllm_direct.py",
+    "test_vllm_routes.py",
+    "test_vllm_older.py",
+    "test_clients_beside.py",
+    "test_vllm_pressure.py",
+    "test_examples.py",
+    "test_clients_real.py",
+    "test_vllm_jaeger.py",
+    "test_vllm_audio.py",
+    "test_services.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest come first, so that no worker is left with one at the end."""
+    order = {name: place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows what the servers have logged."""
+    report = yield
+    if report.failed:
+        for server in (each for each in process.STARTED if each.log.exists()):
+            report.sections.append((f"log of {Path(server.command[0]).name}", server.tail()))
+    if call.when == "teardown":
+        process.STARTED[:] = [server for server in process.STARTED if server.running]
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -20,13 +21,29 @@ STREAMED = {**ASKED, "stream": True, "stream_options": {"include_usage": True}}
 class Calls:
     """The calls, each with the answer that it gets."""
 
+    last_span = ""
+    """How the name of the span begins that a peer ends last."""
+
     def __init__(self, peer: Peer, server: OpenAIServer) -> None:
+        self._peer = peer
         library: Any = importlib.import_module(peer.module)
         self.server = server
         options: Any = {"base_url": server.url, "api_key": "secret", "max_retries": 0}
         self._sync = library.OpenAI(**options).chat.completions.create
         self._options, self._library = options, library
         self._run = asyncio.new_event_loop().run_until_complete
+
+    def written(self) -> bool:
+        """Whether the last span of a call has ended."""
+        assert self._peer.pipeline is not None
+        spans = self._peer.pipeline.spans.get_finished_spans()
+        return any(each.name.startswith(self.last_span) for each in spans)
+
+    def wait(self) -> None:
+        """Wait for the last span of a call, which a thread may write; for some there is none."""
+        deadline = time.monotonic() + 5
+        while not self.written() and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def whole(self) -> None:
         """A reply in one piece."""
@@ -139,6 +156,9 @@ class LangChainCalls(Calls):
 class LiteLLMCalls(Calls):
     """The same through LiteLLM."""
 
+    last_span = "litellm_request"
+    left: Any = None  # its threads keep such a stream, for as long as they like
+
     def __init__(self, peer: Peer, server: OpenAIServer) -> None:
         import litellm as library
 
@@ -163,10 +183,6 @@ class LiteLLMCalls(Calls):
         for _ in self._lite.completion(**self._streamed):
             pass
 
-    def left(self) -> None:
-        for _ in self._lite.completion(**self._streamed):
-            break
-
     def failed(self) -> None:
         with suppress(Exception):
             self._lite.completion(**self._asked)
@@ -174,7 +190,7 @@ class LiteLLMCalls(Calls):
     def async_whole(self) -> None:
         async def call() -> None:
             await self._lite.acompletion(**self._asked)
-            await asyncio.sleep(0.5)  # it logs afterwards
+            await asyncio.to_thread(self.wait)  # it logs afterwards, in this loop
 
         self._run(call())
 
@@ -182,6 +198,6 @@ class LiteLLMCalls(Calls):
         async def read() -> None:
             async for _ in await self._lite.acompletion(**self._streamed):
                 pass
-            await asyncio.sleep(0.5)
+            await asyncio.to_thread(self.wait)  # it logs afterwards, in this loop
 
         self._run(read())

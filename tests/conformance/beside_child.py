@@ -13,7 +13,6 @@ import importlib
 import json
 import logging
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -156,7 +155,7 @@ def observed(peer: Peer, calls: Calls, name: str, logged: _Keeping) -> dict[str,
     before = tokens(peer)
     getattr(calls, name)()
     gc.collect()
-    time.sleep(0.3)
+    calls.wait()
     return {
         "spans": spans(peer),
         "tokens": tokens(peer) - before,
@@ -178,7 +177,7 @@ def main(name: str, order: str) -> None:
     kind = LangChainCalls if "langchain" in name else kinds.get(name, Calls)
     with serving(whole()) as server:
         calls = kind(peer, server)
-        names = [each for each in ANSWERS if hasattr(calls, each)]
+        names = [each for each in ANSWERS if getattr(calls, each, None)]
         print(json.dumps({each: observed(peer, calls, each, logged) for each in names}))
 
 

@@ -1,4 +1,4 @@
-"""Environments with other versions of the OpenAI client, and with what else traces its calls."""
+"""Environments with other versions of clients, and with what else traces their calls."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "openai-1.40": ("openai==1.40.0", "httpx==0.27.2", *_OURS),
     "openai-1.109": ("openai==1.109.1", *_OURS),
     "openai-2.54": ("openai==2.54.0", *_OURS),
+    "ollama-0.4.0": ("ollama==0.4.0", *_OURS),
     "http": (
         *_OPENAI,
         "opentelemetry-instrumentation-httpx==0.66b2",

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
+
+from tests.services.process import poll
+from tests.services.vllm import Vllm
+
+HOLDING = Path(__file__).with_name("holding")
+"""The plugin that a server needs for requests with `HELD`."""
+HELD = {"max_tokens": 100, "vllm_xargs": {"hold_after": 8}}
+"""For requests that are left or given up: they get 8 tokens of 100, and then stand still."""
 
 
 @dataclass
@@ -17,8 +29,8 @@ class Call:
     path: str
     body: dict[str, Any]
     outcome: str = "ok"
-    leave_after: int | None = None
-    give_up_after: float | None = None
+    leaves: bool = False
+    gives_up: bool = False
     trace_id: str = field(default_factory=lambda: secrets.token_hex(16))
     span_id: str = field(default_factory=lambda: secrets.token_hex(8))
     status: int | None = None
@@ -30,25 +42,60 @@ class Call:
         return bool(self.body.get("stream"))
 
     async def send(self, client: httpx.AsyncClient) -> None:
-        """Send the request, and read its reply or leave it as planned."""
+        """Send the request, and read its reply to the end, or to the first token and leave it."""
         headers = {"traceparent": f"00-{self.trace_id}-{self.span_id}-01"}
-        timeout = httpx.Timeout(60, read=self.give_up_after or 60)
-        try:
-            async with client.stream(
-                "POST", self.path, json=self.body, headers=headers, timeout=timeout
-            ) as reply:
-                self.status = reply.status_code
-                await self._read(reply.aiter_text())
-        except httpx.ReadTimeout:
-            assert self.give_up_after is not None
+        async with client.stream("POST", self.path, json=self.body, headers=headers) as reply:
+            self.status = reply.status_code
+            async for piece in reply.aiter_text():
+                self.text += piece
+                # The first event of a chat names the role, and holds no token.
+                if self.leaves and self.text.count("data: ") > 1:
+                    return
 
-    async def _read(self, pieces: AsyncIterator[str]) -> None:
-        seen = 0
-        async for piece in pieces:
-            self.text += piece
-            seen += 1
-            if self.leave_after is not None and seen >= self.leave_after:
-                return
+
+async def sent(url: str, calls: list[Call], *, at_once: bool = True) -> list[Call]:
+    """Send all calls, at the same time or one after the other."""
+    limits = httpx.Limits(max_connections=100)
+    async with httpx.AsyncClient(
+        base_url=url, limits=limits, timeout=300, trust_env=False
+    ) as client:
+        if at_once:
+            await asyncio.gather(*(call.send(client) for call in calls))
+        else:
+            for call in calls:
+                await call.send(client)
+    return calls
+
+
+@asynccontextmanager
+async def held(engine: Vllm, calls: list[Call]) -> AsyncIterator[asyncio.Task[list[Call]]]:
+    """Send calls that are `HELD`; inside, each has its first token; afterwards they are given up.
+
+    The engine is asked in a thread: on a busy machine this loop may have chunks to read first.
+    """
+    before = metric(engine, FIRST_TOKENS)
+    sending = asyncio.create_task(sent(engine.url, calls))
+    try:
+        await reached(engine, FIRST_TOKENS, before + len(calls))
+        yield sending
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+
+FIRST_TOKENS = "time_to_first_token_seconds_count"
+
+
+async def reached(engine: Vllm, name: str, value: float) -> None:
+    """Wait until a metric of the engine is *value*."""
+    read, limit = (lambda: metric(engine, name)), 60
+    await asyncio.to_thread(poll, read, lambda found: found == value, limit=limit)
+
+
+def metric(engine: Vllm, name: str) -> float:
+    """One of the engine's numbers, as it says itself; 0 before it has said any."""
+    found = re.findall(rf"(?m)^vllm:{name}{{.*}} (\S+)$", engine.metrics_text())
+    return sum(map(float, found))
 
 
 PROMPT = "The quick brown fox jumps over the lazy dog."

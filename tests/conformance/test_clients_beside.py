@@ -55,7 +55,6 @@ def _run(python: Path, peer: str, order: str, beside: str) -> dict[str, Any]:
         env={
             **kept,
             "PYTHONPATH": str(ROOT),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "OTEL_LLM_STRICT": "1",
             "OTEL_LLM_BESIDE": beside,
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",

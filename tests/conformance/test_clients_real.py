@@ -183,7 +183,8 @@ def test_ollama(captured: CapturedTelemetry, ollama_url: str, model: str, stream
 async def test_ollama_asynchronous(captured: CapturedTelemetry, ollama_url: str) -> None:
     """The same, asynchronous, with an answer to a prompt."""
     async with ollama.AsyncClient(ollama_url) as client:
-        stream: Any = await client.generate("tiny", "The sea", stream=True)
+        short = {"num_predict": 24}
+        stream: Any = await client.generate("tiny", "The sea", stream=True, options=short)
         items = [each async for each in stream]
     check(last(captured), ollama_phases(dumped(items)[-1]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.benchmarks.report import ROOT
+from tests.conformance.requests import HOLDING
 from tests.fakes.otlp import Receiver, receiving
 from tests.services import vllm
 
@@ -40,17 +42,20 @@ class Seen:
 
 
 def seen(kind: str, *endpoint: str, version: str = vllm.VERSION) -> Seen:
-    """Run the script with vLLM's Python."""
-    environ = {**os.environ, **vllm.ENVIRONMENT, "PYTHONPATH": str(ROOT), "OTEL_LLM_STRICT": "1"}
-    environ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"
-    done = subprocess.run(
-        [vllm.python(version), "-P", SCRIPT, kind, vllm.model(version), *endpoint],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    """Run the script with vLLM's Python, and with the plugin for requests that stand still."""
+    with tempfile.TemporaryDirectory() as plugins:
+        vllm.overlay(HOLDING, Path(plugins))
+        environ = {**os.environ, **vllm.ENVIRONMENT, "OTEL_LLM_STRICT": "1"}
+        environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{plugins}"
+        environ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"
+        done = subprocess.run(
+            [vllm.python(version), "-P", SCRIPT, kind, vllm.model(version), *endpoint],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr[-4000:]
     (line,) = (each for each in done.stdout.splitlines() if each.startswith('{"spans"'))
     return Seen(json.loads(line))

@@ -10,7 +10,16 @@ import pytest
 
 from otel_llm import semconv
 from tests.benchmarks.report import ROOT
-from tests.conformance.requests import Call, chat, completion
+from tests.conformance.requests import (
+    HELD,
+    HOLDING,
+    Call,
+    chat,
+    completion,
+    held,
+    reached,
+    sent,
+)
 from tests.conformance.test_vllm_direct import seen, tiles
 from tests.conformance.test_vllm_jaeger import (
     CHAT,
@@ -20,8 +29,9 @@ from tests.conformance.test_vllm_jaeger import (
     backend,
     has_server_span,
     request_span,
-    sent,
+    sent_to,
 )
+from tests.conformance.test_vllm_pressure import TOGETHER
 from tests.services import jaeger, vllm
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
@@ -34,6 +44,7 @@ Trace = tuple[Call, list[dict[str, Any]], list[dict[str, Any]]]
 def engine(tmp_path_factory: pytest.TempPathFactory, backend: jaeger.Jaeger) -> Iterator[vllm.Vllm]:
     """The older server with its own tracing on, and room for little more than one long sequence."""
     work = tmp_path_factory.mktemp("vllm")
+    vllm.overlay(HOLDING, work / "overlay")
     with vllm.Vllm.start(
         work,
         version=vllm.OLDEST,
@@ -48,18 +59,17 @@ def engine(tmp_path_factory: pytest.TempPathFactory, backend: jaeger.Jaeger) -> 
 @pytest.fixture(scope="module")
 def traces(engine: vllm.Vllm, backend: jaeger.Jaeger) -> list[Trace]:
     """Requests of every kind at once: what was sent, our spans of it, and vLLM's own."""
-    long = {"max_tokens": 2000}
     calls = [
         *(Call(CHAT, chat(stream=True, **USAGE)) for _ in range(3)),
         *(Call(CHAT, chat()) for _ in range(3)),
         Call(COMPLETIONS, completion(stream=True, **USAGE)),
         Call(CHAT, chat(n=3, stream=True)),
         Call(CHAT, chat(n=3)),
-        Call(CHAT, chat(stream=True, **long), "cancelled", leave_after=5),
-        Call(CHAT, chat(**long), "cancelled", give_up_after=2),
+        Call(CHAT, chat(stream=True, **HELD), "cancelled", leaves=True),
+        Call(CHAT, chat(**HELD), "cancelled", gives_up=True),
         Call(CHAT, chat(max_tokens=-1), "rejected"),
     ]
-    return [read(backend, call) for call in asyncio.run(sent(engine.url, calls))]
+    return [read(backend, call) for call in asyncio.run(sent_to(engine, calls))]
 
 
 def read(store: jaeger.Jaeger, call: Call) -> Trace:
@@ -164,23 +174,11 @@ def test_the_state_of_the_replica(traces: list[Trace]) -> None:
     assert max(each or 0 for each in batches) > 0
 
 
-async def _under_pressure(url: str, growing: list[Call], late: Call) -> None:
-    """Send three requests that outgrow the cache, and one that finds no room in it."""
-    running = asyncio.create_task(sent(url, growing))
-    await asyncio.sleep(5)
-    await sent(url, [late])
-    await running
-
-
-def test_preemptions_and_a_queue(
-    engine: vllm.Vllm, backend: jaeger.Jaeger, traces: list[Trace]
-) -> None:
-    """This vLLM counts no preemptions, but tells of each; who leaves the queue has no prefill."""
+def test_preemptions(engine: vllm.Vllm, backend: jaeger.Jaeger, traces: list[Trace]) -> None:
+    """This vLLM counts no preemptions, but tells of each."""
     assert semconv.PREEMPTIONS not in numbers_of(traces[0])
-    body = completion(prompt="Grow", max_tokens=2500, stream=True)
-    growing = [Call(COMPLETIONS, body) for _ in range(3)]
-    late = Call(COMPLETIONS, completion(prompt="word " * 950), "cancelled", give_up_after=0.5)
-    asyncio.run(_under_pressure(engine.url, growing, late))
+    body = completion(prompt="Grow", max_tokens=2500, stream=True, vllm_xargs=TOGETHER)
+    growing = asyncio.run(sent(engine.url, [Call(COMPLETIONS, body) for _ in range(3)]))
     found = [numbers_of(read(backend, call)) for call in growing]
     assert {each[semconv.OUTCOME] for each in found} == {"ok"}
     preempted = [each for each in found if each.get(semconv.PREEMPTIONS)]
@@ -188,6 +186,22 @@ def test_preemptions_and_a_queue(
     for each in preempted:
         assert each[semconv.UNACCOUNTED_US] == 0
         assert 0 < each[semconv.part("decode.preempted_us")] <= each["otel_llm.decode_us"]
+
+
+def test_a_queue(engine: vllm.Vllm, backend: jaeger.Jaeger) -> None:
+    """Who leaves the queue has no prefill."""
+    # Prompts of tokens: 19 and 20 of the cache's blocks of 128 are all but the reserved one.
+    filling = [Call(COMPLETIONS, completion(prompt=[9] * n, **HELD)) for n in (2400, 2500)]
+    late = Call(COMPLETIONS, completion(prompt=[10] * 2400), "cancelled")
+
+    async def given_up() -> None:
+        async with held(engine, filling):
+            waiting = asyncio.create_task(sent(engine.url, [late]))
+            await reached(engine, "num_requests_waiting", 1)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+    asyncio.run(given_up())
     left = numbers_of(read(backend, late))
     assert left[semconv.OUTCOME] == "cancelled"
     assert not {"otel_llm.prefill_us", "otel_llm.decode_us", semconv.TTFT_US} & set(left)

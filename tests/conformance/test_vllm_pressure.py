@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from otel_llm import semconv
-from tests.conformance.requests import Call, chat, completion
+from tests.conformance.requests import HELD, HOLDING, Call, chat, completion, held, sent
 from tests.conformance.test_vllm_jaeger import (
     CHAT,
     COMPLETIONS,
@@ -21,7 +20,6 @@ from tests.conformance.test_vllm_jaeger import (
     backend,
     has_server_span,
     request_span,
-    sent,
 )
 from tests.services import jaeger, vllm
 from tests.services.process import poll
@@ -37,6 +35,7 @@ def engine(
 ) -> Iterator[vllm.Vllm]:
     """VLLM with room for little more than one long sequence, and a short queue."""
     work = tmp_path_factory.mktemp("vllm")
+    vllm.overlay(HOLDING, work / "overlay")
     with vllm.Vllm.start(
         work,
         overlay=vllm.overlay(REPO, work / "overlay"),
@@ -44,6 +43,10 @@ def engine(
         env=vllm.exporting(backend.otlp_http),
     ) as server:
         yield server
+
+
+TOGETHER = {"hold_after": 1, "hold_until": 3}
+"""Three requests with this start to grow when all of them run."""
 
 
 def read(store: jaeger.Jaeger, calls: list[Call]) -> list[dict[str, Any]]:
@@ -71,7 +74,7 @@ def test_preempted_requests_say_so(
     backend: jaeger.Jaeger,
 ) -> None:
     """Three sequences that outgrow the KV cache: some are preempted, all add up."""
-    body = completion(prompt="Grow", max_tokens=2500, stream=True)
+    body = completion(prompt="Grow", max_tokens=2500, stream=True, vllm_xargs=TOGETHER)
     calls = asyncio.run(sent(engine.url, [Call(COMPLETIONS, body) for _ in range(3)]))
     spans = read(backend, calls)
     assert sum(each["attributes"][semconv.PREEMPTIONS] for each in spans) > 0
@@ -89,10 +92,14 @@ def test_a_full_queue_rejects(
     engine: vllm.Vllm,
     backend: jaeger.Jaeger,
 ) -> None:
-    """Of a burst some are refused with 503: rejected on the request span, ERROR on the server."""
-    calls = asyncio.run(sent(engine.url, [Call(CHAT, chat(max_tokens=300)) for _ in range(30)]))
-    refused = [call for call in calls if call.status == 503]
-    assert refused
+    """While eight are open more are refused with 503: rejected; ERROR on the server's span."""
+
+    async def over_the_limit() -> list[Call]:
+        async with held(engine, [Call(CHAT, chat(**HELD)) for _ in range(8)]):
+            return await sent(engine.url, [Call(CHAT, chat()) for _ in range(3)])
+
+    refused = asyncio.run(over_the_limit())
+    assert [call.status for call in refused] == [503] * 3
     for each in read(backend, refused):
         numbers = each["attributes"]
         assert numbers[semconv.OUTCOME] == "rejected"
@@ -105,35 +112,20 @@ def test_a_dead_engine_ends_its_requests(
     backend: jaeger.Jaeger,
 ) -> None:
     """When the engine's process dies, open requests end as errors and are still exported."""
-    calls = [
-        Call(CHAT, chat(max_tokens=3000, stream=True), "error"),
-        Call(CHAT, chat(max_tokens=3000), "error"),
-    ]
+    streamed, whole = (Call(CHAT, chat(stream=stream, **HELD)) for stream in (True, False))
 
-    async def kill_while_running() -> None:
-        sending = asyncio.create_task(sent(engine.url, calls))
-        # In a thread: on a busy machine this loop reads chunks until the last one has come.
-        await asyncio.to_thread(_kill_once_running, engine, len(calls))
-        await asyncio.gather(sending, return_exceptions=True)
+    async def killed() -> None:
+        async with held(engine, [streamed, whole]) as sending:
+            await asyncio.to_thread(poll, lambda: streamed.text, bool, limit=60)
+            os.kill(_engine_core(engine.pid), signal.SIGKILL)
+            await asyncio.gather(sending, return_exceptions=True)
 
-    asyncio.run(kill_while_running())
-    for each in read(backend, calls):
+    asyncio.run(killed())
+    for each in read(backend, [streamed, whole]):
         numbers = each["attributes"]
         assert numbers[semconv.OUTCOME] == "error"
         assert "EngineDeadError" in numbers[semconv.ERROR_TYPE]
         assert each["status_code"] == 2
-
-
-def _kill_once_running(engine: vllm.Vllm, requests: int) -> None:
-    """Kill the engine's process as soon as so many requests run in it, long before they end."""
-    poll(lambda: _running(engine), lambda running: running == requests, limit=60)
-    os.kill(_engine_core(engine.pid), signal.SIGKILL)
-
-
-def _running(engine: vllm.Vllm) -> float:
-    """How many requests run in the engine, as it says itself."""
-    (found,) = re.findall(r"(?m)^vllm:num_requests_running{.*} (\S+)$", engine.metrics_text())
-    return float(found)
 
 
 def _engine_core(parent: int) -> int:

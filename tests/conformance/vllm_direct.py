@@ -104,9 +104,14 @@ def asynchronous(model: str) -> None:
 
     async def scenario() -> None:
         engine = _engine(model)
-        deltas = SamplingParams(max_tokens=12, ignore_eos=True, output_kind=RequestOutputKind.DELTA)
+        kind = RequestOutputKind.DELTA
+        # Many tokens: a busy script finds all of a short answer in one output.
+        deltas = SamplingParams(max_tokens=200, ignore_eos=True, output_kind=kind)
         await _read(engine.generate("Tell me", deltas, "whole"))
-        closed: Any = engine.generate("Tell me", deltas, "closed")
+        # It stands still, so that it cannot have ended before it is closed.
+        still = {"hold_after": 3}
+        held = SamplingParams(ignore_eos=True, output_kind=kind, extra_args=still)
+        closed: Any = engine.generate("Tell me", held, "closed")
         async for _ in closed:
             break
         await closed.aclose()

@@ -21,6 +21,10 @@ T = TypeVar("T")
 Probe = Callable[[], bool]
 
 
+STARTED: list[Service] = []
+"""All servers of this process that run, and those that have ended in the test under way."""
+
+
 class ServiceError(RuntimeError):
     """A server died or was late; the message ends with the tail of its log."""
 
@@ -49,6 +53,7 @@ class Service:
                 cwd=cwd,
                 start_new_session=True,
             )
+        STARTED.append(self)
         # The group would outlive a test run that ends without a call of stop().
         atexit.register(self.stop)
 

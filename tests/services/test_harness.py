@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -83,6 +84,32 @@ def test_service_that_dies_shows_its_log(tmp_path: Path) -> None:
     )
     with pytest.raises(ServiceError, match=r"ended before .* \(exit status 1\)\nbad config"):
         service.wait_ready(lambda: False, limit=20.0)
+
+
+FAILING = """
+import sys
+from tests.services.process import Service
+
+def test_it(tmp_path):
+    script = "print('last words', flush=True); import time; time.sleep(60)"
+    with Service([sys.executable, "-c", script], log=tmp_path / "log") as server:
+        server.wait_ready(lambda: server.tail() != "", limit=20.0)
+        assert not server.running
+"""
+
+
+def test_a_failure_shows_what_the_servers_logged(tmp_path: Path) -> None:
+    """The last lines of each server that runs are in the report of a test that fails."""
+    file = tmp_path / "test_it.py"
+    file.write_text(FAILING)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [*command, file], cwd=root, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "assert not server.running" in done.stdout
+    assert f"log of {Path(sys.executable).name} ----" in done.stdout
+    assert "last words" in done.stdout.rpartition("log of")[2]
 
 
 def test_service_that_is_late_is_stopped(tmp_path: Path) -> None:
