@@ -204,7 +204,11 @@ class Runtime:
 
             self.closing.append(correlate())
         self.telemetry = Telemetry(
-            made.tracer, made.meter, emit, finished_spans=made.finished_spans
+            made.tracer,
+            made.meter,
+            emit,
+            finished_spans=made.finished_spans,
+            histograms=made.histograms,
         )
         self.closing += made.closing
         return self.telemetry

@@ -15,6 +15,7 @@ from opentelemetry import trace
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
 
 from otel_llm import semconv
+from otel_llm.emit.metrics import Histograms
 from otel_llm.emit.telemetry import FinishedSpans
 from otel_llm.emit.values import Value
 from otel_llm.errors import ConfigurationError, MissingDependencyError
@@ -39,12 +40,14 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 class Providers:
     """What was made: both providers, and what ends the threads and servers behind them.
 
-    `finished_spans` takes spans that need no life of their own, where spans are exported.
+    `finished_spans` takes spans that need no life of their own, where spans are exported;
+    `histograms` makes cheaper ones, where OTLP alone shows them and in the usual form.
     """
 
     tracer: TracerProvider
     meter: MeterProvider
     finished_spans: FinishedSpans | None = None
+    histograms: Histograms | None = None
     closing: list[Callable[[], object]] = field(default_factory=list)
 
 
@@ -89,7 +92,7 @@ def providers(
         made.finished_spans = finished_spans(processor, ids)
     by_otlp = metrics and exports("OTEL_METRICS_EXPORTER", env)
     otlp = target("metrics", protocol, endpoint, env) if by_otlp else None
-    _add_metrics(made, described, processor, otlp, prometheus)
+    _add_metrics(made, described, processor, otlp, prometheus, env)
     made.closing.append(made.tracer.shutdown)
     return made
 
@@ -100,6 +103,7 @@ def _add_metrics(
     processor: BatchProcessor | None,
     otlp: tuple[str, str | None] | None,
     prometheus: bool | str | int,
+    env: Mapping[str, str],
 ) -> None:
     """A meter provider with a reader for each way that metrics take, if there is one."""
     if otlp is None and prometheus is False:
@@ -114,9 +118,14 @@ def _add_metrics(
     if otlp is not None:
         from otel_llm.export.metrics import ForkedMetricReader
         from otel_llm.export.own import OwnMetricExporter
+        from otel_llm.export.tallies import Tallies, by_default
 
+        tallies = Tallies()
         exporter = OwnMetricExporter(_own("metrics", *otlp))
-        readers.append(ForkedMetricReader(exporter, spans=processor))
+        readers.append(ForkedMetricReader(exporter, spans=processor, tallies=tallies))
+        # The SDK has something to collect in any case: the processor's lost spans.
+        if len(readers) == 1 and processor is not None and by_default(env):
+            made.histograms = tallies
     provider = SdkMeterProvider(readers, resource=described)
     if processor is not None:
         observe(provider.get_meter(semconv.SCOPE), processor)

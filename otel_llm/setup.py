@@ -99,7 +99,7 @@ def _set_global(made: Providers) -> None:
 
     trace.set_tracer_provider(made.tracer)
     metrics.set_meter_provider(made.meter)
-    made.finished_spans = None
+    made.finished_spans = made.histograms = None
     for end in (made.tracer.shutdown, getattr(made.meter, "shutdown", None)):
         if end in made.closing:
             made.closing.remove(end)

@@ -218,7 +218,7 @@ class LiveRequest:
             return
         attributes = cleaned(self._extra) if self._extra else {}
         attributes.update(summary_attributes(timeline, telemetry.settings))
-        if missed := tuple(name for name, met in verdicts if not met):
+        if verdicts and (missed := tuple(name for name, met in verdicts if not met)):
             attributes[semconv.SLO_MISSED] = missed
         self._add_recorded(attributes, timeline)
         if self._joined:
@@ -251,23 +251,18 @@ class LiveRequest:
             attributes[semconv.TIME_TO_FIRST_CHUNK] = timeline.first_chunk_us / 1e6
 
     def _emit_phases(self, timeline: Timeline) -> None:
+        spans = [
+            (_PHASE_SPAN[phase], _PHASE_SOURCE[source], start_us * 1000, (start_us + us) * 1000)
+            for phase, start_us, us, source, _ in timeline.phases
+            if us
+        ]
         write = self._telemetry.finished_spans
         if write is not None:
-            for phase, start_us, length_us, source, _ in timeline.phases:
-                if length_us:
-                    name, end_us = _PHASE_SPAN[phase], start_us + length_us
-                    write(self.span, name, _PHASE_SOURCE[source], start_us * 1000, end_us * 1000)
+            write(self.span, spans)
             return
         start_span, context = self._telemetry.tracer.start_span, self.context
-        for phase, start_us, duration_us, source, _ in timeline.phases:
-            if duration_us:
-                span = start_span(
-                    _PHASE_SPAN[phase],
-                    context,
-                    attributes=_PHASE_SOURCE[source],
-                    start_time=start_us * 1000,
-                )
-                span.end((start_us + duration_us) * 1000)
+        for name, attributes, start_ns, end_ns in spans:
+            start_span(name, context, attributes=attributes, start_time=start_ns).end(end_ns)
 
     def __del__(self) -> None:
         """End what nobody ended; from a thread if the garbage collector came by.

@@ -6,7 +6,7 @@ import atexit
 import logging
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from otel_llm import semconv
 from otel_llm._version import __version__
 from otel_llm.clock import SYSTEM_CLOCK, Anchor, Clock
 from otel_llm.emit.live import LiveRequest
-from otel_llm.emit.metrics import Instruments
+from otel_llm.emit.metrics import Histograms, Instruments
 from otel_llm.emit.request import RequestInfo
 from otel_llm.emit.settings import EmitSettings
 from otel_llm.emit.values import Value
@@ -48,6 +48,7 @@ class Telemetry:
         *,
         clock: Clock = SYSTEM_CLOCK,
         finished_spans: FinishedSpans | None = None,
+        histograms: Histograms | None = None,
     ) -> None:
         self.settings = settings or EmitSettings()
         self.finished_spans = finished_spans
@@ -57,7 +58,7 @@ class Telemetry:
             semconv.SCOPE, __version__, schema_url=self.settings.vocabulary.schema_url
         )
         self.instruments = Instruments(
-            meter_provider or metrics.get_meter_provider(), self.settings
+            meter_provider or metrics.get_meter_provider(), self.settings, histograms
         )
         self._open: dict[int, weakref.ref[LiveRequest]] = {}
         _alive.add(self)
@@ -147,9 +148,12 @@ class FinishedSpans(Protocol):
     """Takes spans that are known whole, from start to end, when they are made."""
 
     def __call__(
-        self, parent: Span, name: str, attributes: Mapping[str, str], start_ns: int, end_ns: int
+        self, parent: Span, children: Iterable[tuple[str, Mapping[str, str], int, int]]
     ) -> None:
-        """Hand a finished child of *parent* to whoever exports spans."""
+        """Hand finished children of *parent* to whoever exports spans.
+
+        Of each its name, its attributes, its start and its end, nanoseconds since the epoch.
+        """
 
 
 def _start_attributes(info: RequestInfo, side: Side) -> dict[str, Value]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
 from otel_llm import semconv
 from otel_llm.emit.values import INT64, clean_text
@@ -26,10 +26,9 @@ LARGEST_REQUEST = 3_500_000
 LONGEST_TEXT = 131_072
 SHORTEST_CUT = 64
 DEEPEST = 16
-_REMOTE_KNOWN, _REMOTE = 0x100, 0x200
 _DOUBLE = Struct("<d").pack
 _FIXED64 = Struct("<Q").pack
-_FIXED32 = Struct("<I").pack
+_LOCAL, _REMOTE = (Struct("<I").pack(flags) for flags in (0x100, 0x300))
 _KINDS = {kind: b"\x30" + bytes((kind.value + 1,)) for kind in SpanKind}
 
 
@@ -164,8 +163,7 @@ def _state(context: SpanContext) -> bytes:
 
 def _flags(context: SpanContext | None) -> bytes:
     """Not the W3C flags, as the official encoder has it: only whether *context* was remote."""
-    remote = _REMOTE if context is not None and context.is_remote else 0
-    return _FIXED32(_REMOTE_KNOWN | remote)
+    return _REMOTE if context is not None and context.is_remote else _LOCAL
 
 
 def _event(event: Event, longest: int) -> bytes:
@@ -186,9 +184,10 @@ def _link(link: Link, longest: int) -> bytes:
 
 
 def _status(status: Status, longest: int) -> bytes:
-    code = status.status_code.value
+    if status.status_code is StatusCode.UNSET:  # a description is for errors only
+        return b"\x7a\x00"
     said = _text(0x12, (status.description or "")[:longest])
-    return _field(0x7A, said + (b"\x18" + bytes((code,)) if code else b""))
+    return _field(0x7A, said + b"\x18" + bytes((status.status_code.value,)))
 
 
 def _attributes(
@@ -199,9 +198,13 @@ def _attributes(
         return dropped_tag + varint(dropped) if dropped else b""
     parts: list[bytes] = []
     for key, value in _plain(attributes).items():
-        if type(value) is str and len(value) > longest:
-            length = _value(len(value), longest, 0)
-            parts += (tag, *_pair(_key(semconv.content_length(key[:longest])), length or b""))
+        if type(value) is str:
+            if len(value) > longest:
+                length = _value(len(value), longest, 0)
+                parts += (tag, *_pair(_key(semconv.content_length(key[:longest])), length or b""))
+            elif len(value) <= _LONGEST_WORD and len(key) < _LONGEST_KEY:
+                parts += (tag, _word(key, value))
+                continue
         body = _value(value, longest, 0)
         if body is None:
             dropped += 1
@@ -226,6 +229,15 @@ def _new_key(key: str) -> bytes:
 
 
 _key = lru_cache(2048)(_new_key)
+
+
+_LONGEST_WORD = 32
+"""Texts that come again and again (names of models, routes, sources) are not longer."""
+
+
+@lru_cache(1024)
+def _word(key: str, text: str) -> bytes:
+    return b"".join(_pair(_key(key), _value(text, _LONGEST_WORD, 0) or b""))
 
 
 def _pair(head: bytes, value: bytes) -> tuple[bytes, bytes, bytes, bytes]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.trace import Span, SpanContext, SpanKind
+from opentelemetry.trace import Span, SpanContext
 
 from otel_llm.emit.telemetry import FinishedSpans
 
@@ -19,31 +19,23 @@ def finished_spans(processor: SpanProcessor, ids: IdGenerator) -> FinishedSpans:
     """
     new_id, on_end = ids.generate_span_id, processor.on_end
 
-    def write(
-        parent: Span, name: str, attributes: Mapping[str, str], start_ns: int, end_ns: int
-    ) -> None:
+    def write(parent: Span, children: Iterable[tuple[str, Mapping[str, str], int, int]]) -> None:
         if not isinstance(parent, ReadableSpan):
             return
-        owner = parent.get_span_context()
-        context = SpanContext(
-            owner.trace_id,
-            new_id(),
-            is_remote=False,
-            trace_flags=owner.trace_flags,
-            trace_state=owner.trace_state,
-        )
-        on_end(
-            ReadableSpan(
+        owner, resource = parent.get_span_context(), parent.resource
+        trace_id, flags, state = owner.trace_id, owner.trace_flags, owner.trace_state
+        scope = parent.instrumentation_scope
+        for name, attributes, start_ns, end_ns in children:
+            span = ReadableSpan(
                 name,
-                context,
+                SpanContext(trace_id, new_id(), False, flags, state),
                 owner,
-                parent.resource,
+                resource,
                 attributes,
-                kind=SpanKind.INTERNAL,
                 start_time=start_ns,
                 end_time=end_ns,
-                instrumentation_scope=parent.instrumentation_scope,
+                instrumentation_scope=scope,
             )
-        )
+            on_end(span)
 
     return write

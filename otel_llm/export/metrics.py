@@ -9,10 +9,15 @@ from __future__ import annotations
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import (
+    MetricReader,
+    MetricsData,
+    PeriodicExportingMetricReader,
+)
 
 from otel_llm.export import forks
 from otel_llm.export.batch import BatchProcessor
+from otel_llm.export.tallies import Tallies
 
 if TYPE_CHECKING:
     from otel_llm.export.own import OwnMetricExporter
@@ -27,6 +32,7 @@ class ForkedMetricReader(PeriodicExportingMetricReader):
         exporter: Where they go, by a connection of each process's own.
         spans: The processor that is shut down after this reader. It begins to flush when the
             reader does, so that both together take no longer than the processor alone may.
+        tallies: Histograms that are counted beside the SDK's.
         shutdown_timeout_s: The longest that `shutdown` takes, in seconds.
     """
 
@@ -35,10 +41,12 @@ class ForkedMetricReader(PeriodicExportingMetricReader):
         exporter: OwnMetricExporter,
         *,
         spans: BatchProcessor | None = None,
+        tallies: Tallies | None = None,
         shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S,
     ) -> None:
         super().__init__(exporter)
         self._spans = spans
+        self._tallies = tallies or Tallies()
         self._timeout_ms = shutdown_timeout_s * 1000
         self._ended = False
         forks.follow(self)
@@ -48,12 +56,20 @@ class ForkedMetricReader(PeriodicExportingMetricReader):
         self._export_lock = Lock()
         self._shutdown_event = Event()
         forget_counts(self)
+        self._tallies.forget()
         if self._daemon_thread is not None and not self._ended:
             self._daemon_thread = Thread(target=self._ticker, name="otel_llm-metrics", daemon=True)
             self._daemon_thread.start()
 
     def _at_fork_reinit(self) -> None:
         """Do nothing: the SDK's hook is run for some forks, `after_fork` for all."""
+
+    def _receive_metrics(
+        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
+    ) -> None:
+        """Export what the SDK has collected, and what was counted beside it."""
+        self._tallies.join(metrics_data)
+        super()._receive_metrics(metrics_data, timeout_millis, **kwargs)
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Collect and export once more, for as long as there is time."""

@@ -108,7 +108,7 @@ def replaced(
     """ASGI *headers* with each of *fields* once, no older value of any, and none of *without*."""
     encoded = {name.encode("latin-1"): value.encode("latin-1") for name, value in fields.items()}
     gone = without.union(encoded)
-    return [*(each for each in headers if each[0].lower() not in gone), *encoded.items()]
+    return [each for each in headers if each[0].lower() not in gone] + [*encoded.items()]
 
 
 def header_fields(text: str) -> dict[str, str] | None:

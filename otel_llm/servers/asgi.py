@@ -8,7 +8,10 @@ A SERVER span that another library has opened (FastAPI's own, contrib's) is used
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -35,6 +38,7 @@ from otel_llm.propagation.headers import (
     replaced,
 )
 from otel_llm.propagation.identity import IdentityKey, identity
+from otel_llm.replies.failure import failure_in
 from otel_llm.servers.body import BodyAhead, Message, Receive, Scope, Send
 from otel_llm.servers.routes import Route, route_of
 from otel_llm.servers.scope import address_of, http_attributes, model_of, prompt_of
@@ -177,9 +181,7 @@ class _Exchange:
 
     def _read(self, scope: Scope) -> list[tuple[bytes, bytes]]:
         """Those headers of the request that we look at; most requests have many others."""
-        wanted = _BODY_HEADERS | header_names()
-        if self.settings.context_keys:
-            wanted |= {each.key.encode() for each in self.settings.context_keys}
+        wanted = _wanted(header_names(), self.settings.context_keys)
         return [each for each in scope.get("headers", ()) if each[0].lower() in wanted]
 
     def _start(self, scope: Scope, headers: Mapping[str, str], body: dict[str, Any]) -> Scope:
@@ -258,8 +260,12 @@ class _Exchange:
                 live.recorder.ending(peer_gone=True)
                 raise
             if message["type"] == "http.response.body":
+                body = message.get("body", b"")
                 if due:
-                    self._first_delivered(live, message.get("body", b""), clock())
+                    self._first_delivered(live, body, clock())
+                if live.recorder.streaming and b'"error"' in bytes(body):
+                    with guard("asgi.error_event"):
+                        _error_event(live, bytes(body))
                 if not message.get("more_body", False):
                     self._last_delivered(live, clock())
             elif message["type"] == "http.response.start":
@@ -314,6 +320,21 @@ class _Exchange:
                 server.set_attribute(semconv.ERROR_TYPE, timeline.error_type or str(self.status))
                 server.set_status(Status(StatusCode.ERROR))
         server.end(None if timeline.end_us is None else timeline.end_us * 1000)
+
+
+@functools.lru_cache(maxsize=8)
+def _wanted(names: frozenset[bytes], keys: tuple[IdentityKey, ...]) -> frozenset[bytes]:
+    return _BODY_HEADERS | names | {each.key.encode() for each in keys}
+
+
+def _error_event(live: LiveRequest, body: bytes) -> None:
+    """Note an error that is told inside a stream; an engine that we watch tells its own."""
+    for line in () if live.recorder.calls else body.splitlines():
+        with suppress(ValueError):
+            failure = failure_in(json.loads(line.removeprefix(b"data:")))
+            if failure is not None:
+                outcome = Outcome.REJECTED if failure.refused else Outcome.ERROR
+                live.recorder.fail(outcome, failure.type)
 
 
 def _has_data(body: bytes | memoryview) -> bool:

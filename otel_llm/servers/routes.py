@@ -36,6 +36,10 @@ ROUTES = (
     Route("/cohere/v2/chat", "chat"),
     Route("/v2/embed", "embeddings"),
     Route("/inference/v1/generate", "text_completion"),
+    Route("/api/chat", "chat"),
+    Route("/api/generate", "text_completion"),
+    Route("/generate_stream", "text_completion"),
+    Route("/generate", "text_completion"),
 )
 """The first that a path ends with counts, hence longer ones before those they end with."""
 

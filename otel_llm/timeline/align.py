@@ -76,7 +76,10 @@ def milestones(stamps: EngineStamps) -> dict[Mark, float]:
 def happened(stamp: Any) -> bool:
     """False for None, zero, negative, infinite and not-a-number: a milestone that never was."""
     # Comparisons with not-a-number are False, and a bool is no time.
-    return isinstance(stamp, float | int) and stamp is not True and 0 < stamp < 1e12
+    return isinstance(stamp, _NUMBERS) and stamp is not True and 0 < stamp < 1e12
+
+
+_NUMBERS = (float, int)  # a union would be made anew by every call
 
 
 def from_events(events: Iterable[tuple[str, float]]) -> tuple[EngineStamps, dict[Part, int]]:

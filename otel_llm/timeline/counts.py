@@ -10,20 +10,12 @@ MOST_TOKENS = 2**53
 
 def token_counts(evidence: Evidence) -> Tokens:
     """The request's counts; output tokens nobody stated are the sum of its sequences'."""
-    said = evidence.tokens
-    output = count(said.output)
-    if output is None:
-        counts = [count(each.output_tokens) for each in evidence.sequences]
-        known = [each for each in counts if each is not None]
+    asked, output, cached, written, reasoning = map(count, evidence.tokens)
+    if output is None and evidence.sequences:
+        known = [n for s in evidence.sequences if (n := count(s.output_tokens)) is not None]
         if known and len(known) >= evidence.expected_sequences:
             output = sum(known)
-    return Tokens(
-        input=count(said.input),
-        output=output,
-        cached=count(said.cached),
-        cache_written=count(said.cache_written),
-        reasoning=count(said.reasoning),
-    )
+    return Tokens(asked, output, cached, written, reasoning)
 
 
 def count(value: object) -> int | None:

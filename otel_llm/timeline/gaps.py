@@ -127,6 +127,9 @@ def summarised(lanes: Sequence[OutputTimes]) -> GapSummary | None:
 
     Gaps are taken inside each lane: two sequences' outputs of one step are no gap.
     """
+    if len(lanes) == 1 and not lanes[0].folded:
+        only = lanes[0]
+        return exact_summary(only.gaps_ns(), only.outputs) if only.outputs else None
     outputs = sum(lane.outputs for lane in lanes)
     if outputs == 0:
         return None

@@ -70,6 +70,8 @@ def usable_durations(reported: Mapping[Phase, int], total_ns: int | None) -> dic
 
     The rest is queue only where the engine's own work is stated too.
     """
+    if not reported:
+        return {}
     found = {phase: Duration(to_us(ns)) for phase, ns in reported.items() if _is_duration(ns)}
     works = not _WORK.isdisjoint(found)
     if total_ns is not None and _is_duration(total_ns) and works and Phase.QUEUE not in found:
@@ -96,26 +98,28 @@ def lay_out(
     that the engine is reached over a network, so that its phases begin later than we sent. A
     request that was sent later than it was asked for, and not *retried*, waited for its reader.
     """
-    durations = _after_first_token(durations, window, first_token)
+    if durations:
+        durations = _after_first_token(durations, window, first_token)
+    ends: dict[Mark, At | None] = {**window.marks, Mark.FINISHED: window.end}
+    ends[Mark.FIRST_DELIVERED] = first_token
     laid: list[PhaseTime] = []
     start, near = window.start, not remote
-    pending: list[tuple[Phase, ...]] = []
+    slots, pending = 0, _NO_PHASES
     for mark, phases in _SLOTS:
-        at = _end_of_slot(mark, window, first_token)
+        at = ends.get(mark)
         if at is None:
             if mark not in _NOTHING_HAPPENED:
-                pending.append(phases)
+                slots, pending = slots + 1, pending + phases
             continue
         happened = delivery if mark is Mark.FINISHED else retried or mark is not Mark.SENT
-        pending.append(phases if happened else ())
+        slots, pending = slots + 1, pending + phases if happened else pending
         if waits_unseen and mark is Mark.FIRST_TOKEN:
-            pending = [(Phase.FIRST_TOKEN,)]
+            slots, pending = 1, (Phase.FIRST_TOKEN,)
         if durations:
-            segment = _Segment(start, at, sum(pending, ()), len(pending) == 1, near)
-            laid += _lay(segment, durations)
-        elif len(pending) == 1 and pending[0]:
-            laid.append(_between(pending[0][-1], start, at))
-        start, pending = at, []
+            laid += _lay(_Segment(start, at, pending, slots == 1, near), durations)
+        elif slots == 1 and pending:
+            laid.append(_between(pending[-1], start, at))
+        start, slots, pending = at, 0, _NO_PHASES
         near = near or mark is not Mark.SENT
     return tuple(laid)
 
@@ -132,12 +136,7 @@ _SLOTS = (
 """Which phases end at which mark; where a mark is missing they reach to the next one."""
 _NOTHING_HAPPENED = {Mark.SENT, Mark.FIRST_DELIVERED}
 """Without these marks their phase did not take place: no retry, no wait for the first delivery."""
-
-
-def _end_of_slot(mark: Mark, window: Window, first_token: At | None) -> At | None:
-    if mark is Mark.FIRST_DELIVERED:
-        return first_token
-    return window.end if mark is Mark.FINISHED else window.marks.get(mark)
+_NO_PHASES: tuple[Phase, ...] = ()
 
 
 def _after_first_token(

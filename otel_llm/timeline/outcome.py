@@ -24,6 +24,13 @@ class Verdict(NamedTuple):
     complete: bool
 
 
+def generated(ending: Ending, finish_reasons: tuple[str, ...]) -> bool:
+    """Whether the engine came to the end of its work, whoever was still there to read it."""
+    return ending.end_record or (
+        bool(finish_reasons) and ENGINE_FAILURES.isdisjoint(finish_reasons)
+    )
+
+
 def judge(
     ending: Ending,
     *,
@@ -39,7 +46,9 @@ def judge(
     A *client*'s exception for a 503 is that refusal; on a server a failure that was seen is the
     reason for it.
     """
-    broken = next((reason for reason in finish_reasons if reason in ENGINE_FAILURES), None)
+    broken = None
+    if not ENGINE_FAILURES.isdisjoint(finish_reasons):
+        broken = next(reason for reason in finish_reasons if reason in ENGINE_FAILURES)
     ended = ending.end_record or len(finish_reasons) >= max(1, expected)
     complete = (ended or (ending.terminator and has_token)) and broken is None
     complete = complete and not ending.peer_gone and ending.failure is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, Protocol
 
 from otel_llm.clock import SYSTEM_CLOCK, Anchor, Clock
@@ -140,13 +141,14 @@ class RequestRecorder:
     @property
     def has_output(self) -> bool:
         """True once any output came."""
-        return any(lane.stamps for lane in self.lanes)
+        return any(map(_stamps_of, self.lanes))
 
     def evidence(self) -> Evidence:
         """Everything recorded so far."""
         sequences = self._sequences()
-        if self.chunks is not None:
-            self.chunks.fold()
+        chunks = self.chunks
+        if chunks is not None:
+            chunks.fold()
         return Evidence(
             side=self.side,
             streaming=self.streaming,
@@ -155,16 +157,17 @@ class RequestRecorder:
             reported=dict(self._reported),
             reported_total_ns=self.reported_total_ns,
             sequences=sequences,
-            engine_silent=bool(self.calls) and not any(each.marks for each in sequences),
+            engine_silent=bool(self.calls) and not any(map(_marks_of, sequences)),
             expected_sequences=max(1, self.expected_sequences),
             tokens=self._all_tokens(),
             parts=dict(self._parts),
-            gaps=self.chunks.summary() if self.chunks else summarised(self.lanes),
-            first_chunk_ns=self._first_chunk_ns(),
+            gaps=chunks.summary() if chunks else summarised(self.lanes),
+            first_chunk_ns=self._first_chunk_ns() if chunks else None,
             role=self.role,
             attempts=self.attempts,
-            consumer_stall_ns=self._consumer_stall_ns(),
-            buffered_chunks=self.chunks.buffered if self.chunks else None,
+            # What the application spent between its reads; before the first, too, if it waited.
+            consumer_stall_ns=nanoseconds(chunks.held) if chunks else None,
+            buffered_chunks=chunks.buffered if chunks else None,
             finish_reasons=self.finish_reasons or self._last_reasons(sequences),
             ending=Ending(**self._ending),
         )
@@ -175,14 +178,16 @@ class RequestRecorder:
         if Mark.FIRST_TOKEN in marks and self.chunks is not None and self.chunks.last is not None:
             last = self.anchor.instant(nanoseconds(self.chunks.last))
             marks.setdefault(Mark.LAST_TOKEN, Stamp(last))
-        seen = [lane for lane in self.lanes if lane.stamps]
-        if not seen:
-            return marks
-        if self.streaming or any(lane.outputs > 1 for lane in seen):
-            first = min(lane.first_ns for lane in seen if lane.first_ns is not None)
-            marks.setdefault(Mark.FIRST_TOKEN, Stamp(self.anchor.instant(first)))
-        last = max(lane.stamps[-1] for lane in seen)
-        marks.setdefault(Mark.LAST_TOKEN, Stamp(self.anchor.instant(last)))
+        firsts, lasts, streamed = [], [], self.streaming
+        for lane in self.lanes:
+            if lane.first_ns is not None:
+                firsts.append(lane.first_ns)
+                lasts.append(lane.stamps[-1])
+                streamed = streamed or lane.outputs > 1
+        if firsts and streamed:
+            marks.setdefault(Mark.FIRST_TOKEN, Stamp(self.anchor.instant(min(firsts))))
+        if lasts:
+            marks.setdefault(Mark.LAST_TOKEN, Stamp(self.anchor.instant(max(lasts))))
         return marks
 
     def _first_chunk_ns(self) -> int | None:
@@ -190,17 +195,16 @@ class RequestRecorder:
             return None
         return self.anchor.instant(nanoseconds(self.chunks.first))
 
-    def _consumer_stall_ns(self) -> int | None:
-        """What the application spent between its reads; before the first one, too, if it waited."""
-        return None if self.chunks is None else nanoseconds(self.chunks.held)
-
     def _sequences(self) -> tuple[Sequence, ...]:
+        if not self.calls:
+            return ()
         finished = self._marks.get(Mark.FINISHED)
         until = self.anchor.monotonic(finished.at_ns) if finished else self.clock.monotonic_ns()
-        stamps = (each for call in self.calls for each in call.stamps())
-        found = tuple(aligned(each, self.anchor, until) for each in stamps)
-        # In turns not all that was generated is answered; a sum would be taken for usage.
-        return tuple(s._replace(output_tokens=None) for s in found) if self.in_turns else found
+        found = [aligned(each, self.anchor, until) for call in self.calls for each in call.stamps()]
+        if self.in_turns:
+            # Not all that was generated is answered; a sum would be taken for usage.
+            found = [each._replace(output_tokens=None) for each in found]
+        return tuple(found)
 
     def _last_reasons(self, sequences: tuple[Sequence, ...]) -> tuple[str, ...]:
         """Where the engine was called in turns, why the sequences of the last turn ended."""
@@ -211,9 +215,9 @@ class RequestRecorder:
 
     def _all_tokens(self) -> Tokens:
         """Recorded counts; those nobody recorded are summed over the calls if all know them."""
-        own = self.tokens
         if len(self.calls) == 1 and not self._tokens:
             return self.calls[0].tokens()
+        own = self.tokens
         # Calls after an output (beam search, tool loops) were given the same prompt again, and
         # not all that they generate is answered.
         if not self.calls or self.in_turns:
@@ -228,4 +232,5 @@ def _own_or_sum(own: int | None, said: tuple[int | None, ...]) -> int | None:
     return sum(count for count in said if count is not None)
 
 
+_marks_of, _stamps_of = attrgetter("marks"), attrgetter("stamps")
 _FIRST_ONLY = frozenset({"failure", "error_type", "peer_gone"})

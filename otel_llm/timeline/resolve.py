@@ -7,6 +7,7 @@ Whatever goes in, what comes out is ordered, tiles the request, adds up as integ
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
 from otel_llm.clock import is_instant
@@ -15,7 +16,7 @@ from otel_llm.timeline.evidence import Evidence, Sequence, Stamp, Tokens
 from otel_llm.timeline.gaps import GapSummary, to_us
 from otel_llm.timeline.layout import LONGEST_US, PhaseTime, lay_out, usable_durations
 from otel_llm.timeline.marks import Mark, Outcome, Part, Phase, Side, Source
-from otel_llm.timeline.outcome import ENGINE_FAILURES, Verdict, judge
+from otel_llm.timeline.outcome import Verdict, generated, judge
 from otel_llm.timeline.window import TOLERANCE_US, At, Window, window_of
 
 BUFFERED_LIMIT = 0.1
@@ -75,18 +76,22 @@ def resolve(evidence: Evidence) -> Timeline:
         expected=evidence.expected_sequences,
         client=evidence.side is Side.CLIENT,
     )
-    phases = _phases(evidence, window, verdict) if window else ()
+    buffered = _mostly_buffered(evidence)
+    phases = _phases(evidence, window, verdict, buffered=buffered) if window else ()
     e2e = _e2e(window)
+    tpot = None
+    if evidence.generates and window is not None and not buffered:
+        tpot = _tpot(evidence, window, tokens, phases)
     return Timeline(
         side=evidence.side,
         start_us=window.start.us if window else None,
         end_us=window.end.us if window else None,
         phases=phases,
         e2e_us=e2e,
-        unaccounted_us=None if e2e is None else e2e - sum(each.duration_us for each in phases),
+        unaccounted_us=None if e2e is None else e2e - sum(map(_duration_us, phases)),
         ttft_us=_ttft(window) if evidence.generates else None,
-        tpot_us=_tpot(evidence, window, tokens, phases) if evidence.generates else None,
-        gaps=None if _mostly_buffered(evidence) else evidence.gaps,
+        tpot_us=tpot,
+        gaps=None if buffered else evidence.gaps,
         tokens_per_output=tokens_per_output(evidence, tokens),
         tokens=tokens,
         parts=_parts(evidence, phases, e2e),
@@ -102,6 +107,9 @@ def resolve(evidence: Evidence) -> Timeline:
     )
 
 
+_duration_us = attrgetter("duration_us")
+
+
 def merged_marks(evidence: Evidence) -> dict[Mark, Stamp]:
     """One set of marks: the first scheduled sequence's wait, the earliest and the latest token.
 
@@ -109,6 +117,8 @@ def merged_marks(evidence: Evidence) -> dict[Mark, Stamp]:
     what comes from theirs is an estimate of the request's.
     """
     marks = dict(evidence.marks)
+    if not evidence.sequences:
+        return marks
     if len(evidence.sequences) == evidence.expected_sequences == 1:
         return marks | dict(evidence.sequences[0].marks)
     ran = [each for each in evidence.sequences if Mark.SCHEDULED in each.marks]
@@ -140,14 +150,17 @@ def _stamps(sequences: Iterable[Sequence], mark: Mark) -> list[Stamp]:
     return [each.marks[mark] for each in sequences if mark in each.marks]
 
 
-def _phases(evidence: Evidence, window: Window, verdict: Verdict) -> tuple[PhaseTime, ...]:
+def _phases(
+    evidence: Evidence, window: Window, verdict: Verdict, *, buffered: bool
+) -> tuple[PhaseTime, ...]:
     durations = usable_durations(_reported(evidence), evidence.reported_total_ns)
     knows_wait = not (_WAITS.isdisjoint(durations) and _WAIT_ENDS.isdisjoint(window.marks))
     client = evidence.side is Side.CLIENT
+    left = evidence.ending.peer_gone and not generated(evidence.ending, _finish_reasons(evidence))
     phases = lay_out(
         window,
         durations,
-        delivery=verdict.complete or not evidence.streaming,
+        delivery=verdict.complete or not (evidence.streaming or left),
         first_token=None if client else _first_token_end(evidence, window),
         waits_unseen=client and evidence.streaming and not knows_wait,
         remote=evidence.side in _REMOTE,
@@ -155,7 +168,7 @@ def _phases(evidence: Evidence, window: Window, verdict: Verdict) -> tuple[Phase
     )
     if not evidence.generates:
         return tuple(each for each in phases if each.phase not in _TOKEN_PHASES)
-    if _mostly_buffered(evidence):
+    if buffered:
         return tuple(_as_estimate(each) if each.phase is Phase.DECODE else each for each in phases)
     return phases
 
@@ -172,7 +185,7 @@ def _as_estimate(phase: PhaseTime) -> PhaseTime:
     )
 
 
-def _reported(evidence: Evidence) -> dict[Phase, int]:
+def _reported(evidence: Evidence) -> Mapping[Phase, int]:
     """Stated durations: the request's own, else those of the sequence that waited least.
 
     Sequences that could be placed have marks and leave no room for those of others; and one
@@ -180,7 +193,7 @@ def _reported(evidence: Evidence) -> dict[Phase, int]:
     """
     stated = [each.reported for each in evidence.sequences if each.reported]
     if not stated or any(each.marks for each in evidence.sequences):
-        return dict(evidence.reported)
+        return evidence.reported
     waited = [each for each in stated if Phase.QUEUE in each] or stated
     first: Mapping[Phase, int] = min(waited, key=_stated_queue)
     found = dict(first)
@@ -227,12 +240,9 @@ def _first_chunk(evidence: Evidence, window: Window | None) -> int | None:
 
 
 def _tpot(
-    evidence: Evidence, window: Window | None, tokens: Tokens, phases: tuple[PhaseTime, ...]
+    evidence: Evidence, window: Window, tokens: Tokens, phases: tuple[PhaseTime, ...]
 ) -> int | None:
-    if window is None or _mostly_buffered(evidence):
-        return None
-    each = [_sequence_tpot(sequence, window) for sequence in evidence.sequences]
-    known = [value for value in each if value is not None]
+    known = [t for s in evidence.sequences if (t := _sequence_tpot(s, window)) is not None]
     if known:
         return round(sum(known) / len(known))
     if tokens.output is None or tokens.output < 2 or evidence.expected_sequences > 1:
@@ -274,8 +284,7 @@ def _mostly_buffered(evidence: Evidence) -> bool:
 def _finish_reasons(evidence: Evidence) -> tuple[str, ...]:
     if evidence.finish_reasons:
         return evidence.finish_reasons
-    reasons = (each.finish_reason for each in evidence.sequences)
-    return tuple(reason for reason in reasons if reason)
+    return tuple([each.finish_reason for each in evidence.sequences if each.finish_reason])
 
 
 def _has_token(window: Window | None, tokens: Tokens) -> bool:
@@ -286,12 +295,14 @@ def _parts(
     evidence: Evidence, phases: tuple[PhaseTime, ...], e2e_us: int | None
 ) -> dict[Part, int]:
     """Parts, cut to their phase. A prefill node's KV transfer is counted by the decode node."""
-    lengths = {each.phase: each.duration_us for each in phases}
-    found = {}
     given = dict(evidence.parts)
     for sequence in evidence.sequences:  # the worst of several, which may overlap
         for part, value in sequence.parts.items():
             given[part] = max(count(given.get(part)) or 0, value)
+    if not given:
+        return {}
+    lengths = {each.phase: each.duration_us for each in phases}
+    found = {}
     for part, value in given.items():
         number = count(value)
         if number is None or (part is Part.QUEUE_KV_TRANSFER_US and evidence.role == "prefill"):
@@ -321,8 +332,7 @@ def _ended_in(
     """The phase that was open when a request did not end well."""
     if verdict.outcome is Outcome.OK or window is None:
         return None
-    ended = evidence.ending.end_record or (bool(reasons) and ENGINE_FAILURES.isdisjoint(reasons))
-    if ended and Mark.LAST_TOKEN in window.marks:
+    if generated(evidence.ending, reasons) and Mark.LAST_TOKEN in window.marks:
         return Phase.DELIVERY
     remote = evidence.side in _REMOTE
     for mark, phase in _OPEN_AFTER:

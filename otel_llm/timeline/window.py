@@ -19,6 +19,9 @@ ORDER = (Mark.SENT, Mark.QUEUED, Mark.SCHEDULED, Mark.FIRST_TOKEN, Mark.LAST_TOK
 _WEIGHT = {Source.OBSERVED: 4, Source.REPORTED: 3, Source.DERIVED: 2, Source.ESTIMATED: 1}
 
 
+_NONE: frozenset[Mark] = frozenset()
+
+
 class At(NamedTuple):
     """A believed instant: whole microseconds since the Unix epoch."""
 
@@ -48,16 +51,15 @@ def window_of(marks: Mapping[Mark, Stamp]) -> Window | None:
     if not usable:
         return None
     start, end = _bounds(usable)
-    given = [mark for mark in ORDER if mark in usable]
-    believed = {mark: usable[mark] for mark in given}
-    if not _is_sound(believed, start, end):
-        believed = _believable(believed, start, end)
+    given = {mark: usable[mark] for mark in ORDER if mark in usable}
+    sound = _is_sound(given, start, end)
+    believed = given if sound else _believable(given, start, end)
     delivered = usable.get(Mark.FIRST_DELIVERED)
     return Window(
         start=start,
         end=end,
         marks=believed,
-        left_out=frozenset(given).difference(believed),
+        left_out=_NONE if sound else frozenset(given).difference(believed),
         first_delivered=delivered and _within(delivered, start.us, end.us),
         arrival_known=Mark.RECEIVED in usable,
         end_known=Mark.FINISHED in usable,
@@ -84,9 +86,13 @@ def _believable(given: Mapping[Mark, At], start: At, end: At) -> dict[Mark, At]:
 
 
 def _bounds(usable: Mapping[Mark, At]) -> tuple[At, At]:
-    start = usable.get(Mark.RECEIVED) or min(usable.values(), key=lambda at: at.us)
-    end = usable.get(Mark.FINISHED) or max(usable.values(), key=lambda at: at.us)
+    start = usable.get(Mark.RECEIVED) or min(usable.values(), key=_us)
+    end = usable.get(Mark.FINISHED) or max(usable.values(), key=_us)
     return start, end if end.us >= start.us else start
+
+
+def _us(at: At) -> int:
+    return at.us
 
 
 def _within(at: At, low: int, high: int) -> At | None:

@@ -90,7 +90,7 @@ class TestSpans:
         """
         with receiving_rpcs(hanging=True) as receiver:
             taken_s, lost = run(script, receiver, SETUP).split()
-        assert 0.4 < float(taken_s) < 1
+        assert 0.4 < float(taken_s) < 8
         assert lost == "1"
         assert sorted(spans_by_pid(receiver).values()) == [1, 1]
 

@@ -106,7 +106,7 @@ class TestFork:
         """
         with hanging() as url:
             taken_s, lost = run(script, url).split()
-        assert float(taken_s) < 1.5
+        assert float(taken_s) < 8
         assert lost == "1"
 
     def test_an_open_span(self, receiver: Receiver) -> None:
@@ -238,7 +238,7 @@ class TestMetrics:
         """
         with hanging() as url:
             taken_s, own_lock = run(script, url, METERS).split()
-        assert 1.5 < float(taken_s) < 3
+        assert 1.5 < float(taken_s) < 8
         assert own_lock == "True"
 
     def test_both_in_time(self) -> None:

@@ -291,6 +291,54 @@ class TestEndings:
         await serve(app, captured)
         assert outcome(captured) == ("error", "incomplete_stream", True)
 
+    @pytest.mark.parametrize(
+        ("event", "expected"),
+        [
+            (b'data: {"error": {"type": "ServerError", "code": 500}}', ("error", "ServerError")),
+            (b'event: error\ndata: {"error": {"type": "overloaded_error"}}', ("rejected", "")),
+            (b'{"error": "out of memory"}', ("error", "")),
+        ],
+    )
+    async def test_an_error_event(
+        self, captured: CapturedTelemetry, event: bytes, expected: tuple[str, str]
+    ) -> None:
+        """HTTP 200 was sent already; what the stream says counts."""
+        connection = Connection(chat_body(stream=True))
+        await serve(streams(event + b"\n\n", b"data: [DONE]\n\n"), captured, connection)
+        found = outcome(captured)
+        assert found[0] == expected[0]
+        assert found[1] == expected[1] or not expected[1]
+
+    @pytest.mark.parametrize("text", [b'{"text": "an \\"error\\" occurred"}', b'{"error": null}'])
+    async def test_what_is_no_error_event(self, captured: CapturedTelemetry, text: bytes) -> None:
+        """An answer that speaks of errors is an answer."""
+        await serve(streams(b"data: " + text + b"\n\n", b"data: [DONE]\n\n"), captured)
+        assert outcome(captured)[0] == "ok"
+
+    async def test_the_peer_leaves_before_a_plain_reply_was_made(
+        self, captured: CapturedTelemetry, clock: ManualClock
+    ) -> None:
+        """Its generation was not over, so nothing after its last token is delivery."""
+        connection = Connection()
+
+        async def app(_scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            live = current_request()
+            assert live is not None
+            lane = live.recorder.lane()
+            for _ in range(2):
+                clock.advance(0.010)
+                lane.stamps.append(clock.monotonic_ns())
+            connection.leave()
+            clock.advance(0.050)
+            await receive()
+
+        await serve(app, captured, connection)
+        found = captured.span(REQUEST).attributes
+        assert outcome(captured)[0] == "cancelled"
+        assert semconv.phase_us("delivery") not in found
+        assert found[semconv.UNACCOUNTED_US] >= 50_000
+
     @pytest.mark.parametrize("messages", [[], [start(), chunk(b"{")]], ids=["nothing", "half"])
     async def test_a_plain_reply_without_an_end(
         self, captured: CapturedTelemetry, messages: list[Any]

@@ -120,11 +120,11 @@ def begun(inner: Any, live: LiveRequest, engine: Any, given: Mapping[str, Any]) 
     if len(recorder.calls) == 1:
         recorder.mark(Mark.QUEUED, now)
         recorder.role = describe.role_of(engine)
-        live.annotate(_facts(given))
         _name(live, engine, given)
         if live.info.operation in _HEARS:
             live.annotate({semconv.INPUT_AUDIO: 1})
-        live.annotate(state.replica(engine, rank, semconv.REPLICA_WHEN_QUEUED))
+        queued = state.replica(engine, rank, semconv.REPLICA_WHEN_QUEUED)
+        live.annotate({**_facts(given), **queued})
     call.at_end = functools.partial(_ended, live.reference, engine, rank)
     call.name = given.get("request_id")
     several = call.expected > 1 or call.texts is not None

@@ -86,12 +86,17 @@ def _add_middleware(app: Any, host: Host) -> None:
 
     def settings() -> ServerSettings:
         found = _Switch.telemetry()
-        inject = found is not None and traced(found)
-        return replace(host.server(), provider=PROVIDER, inject=inject)
+        return _settings(host.server(), inject=found is not None and traced(found))
 
     ours = Middleware(InferenceMiddleware, telemetry=_Switch.telemetry, settings=settings)
     app.user_middleware.insert(0, ours)
     _warn_if_too_old(ENGINES["vllm"].installed_version())
+
+
+@functools.lru_cache(maxsize=2)
+def _settings(server: ServerSettings, *, inject: bool) -> ServerSettings:
+    """How vLLM's server treats requests; asked by each of them."""
+    return replace(server, provider=PROVIDER, inject=inject)
 
 
 def _warn_if_too_old(version: str | None) -> None:

@@ -106,7 +106,7 @@ def patch_loggers(loggers: Any, patches: Patches) -> None:
         def record(self: Any, *args: Any, **kwargs: Any) -> Any:
             if patches.active:
                 with guard("vllm.record"):
-                    given = dict(zip(parameters, args, strict=False)) | kwargs
+                    given = dict(zip(parameters, args, strict=False)) | kwargs if args else kwargs
                     _keep_latest(self, given)
             return original(self, *args, **kwargs)
 
