@@ -92,7 +92,6 @@ class TracedRequest:
         self._start = start
         self._live: LiveRequest | None = None
         self._lane: OutputTimes | None = None
-        self._output_tokens: int | None = None
         self._streams = 0
         self._left = False
         self._whole = True
@@ -166,7 +165,7 @@ class TracedRequest:
             lane = self._lane = live.recorder.lane()
         lane.add(live.recorder.clock.monotonic_ns() if at_ns is None else at_ns)
         if isinstance(n_tokens, int):
-            self._output_tokens = (self._output_tokens or 0) + n_tokens
+            live.recorder.counted_tokens = (live.recorder.counted_tokens or 0) + n_tokens
 
     @_guarded
     def usage(
@@ -287,20 +286,10 @@ class TracedRequest:
     def _watch(self, live: LiveRequest, tokens: Count | None) -> Watch:
         self._streams += 1
         if live.recorder.side is Side.CLIENT:
-            return ClientWatch(live, self._counter(tokens), self._stream_ended)
+            return ClientWatch(live, _counter(live, tokens), self._stream_ended)
         live.recorder.streaming = True
         clock = live.recorder.clock.monotonic_ns
-        return Watch(live.recorder.lane(), clock, self._counter(tokens), self._stream_ended)
-
-    def _counter(self, tokens: Count | None) -> Callable[[Any], None] | None:
-        if tokens is None:
-            return None
-
-        def count(item: Any) -> None:
-            with guard("trace_request.tokens"):
-                self._output_tokens = (self._output_tokens or 0) + tokens(item)
-
-        return count
+        return Watch(live.recorder.lane(), clock, _counter(live, tokens), self._stream_ended)
 
     @_guarded
     def _stream_ended(self, error: BaseException | None) -> None:
@@ -320,6 +309,17 @@ class TracedRequest:
                 live.fail(error)
             elif self._whole and not self._told:
                 live.recorder.ending(end_record=True)
-            if live.recorder.tokens.output is None:
-                live.recorder.usage(output=self._output_tokens)
             live.finish_anywhere()
+
+
+def _counter(live: LiveRequest, tokens: Count | None) -> Callable[[Any], None] | None:
+    """What counts the tokens of each item of a stream; it does not keep the request alive."""
+    if tokens is None:
+        return None
+    recorder = live.recorder
+
+    def count(item: Any) -> None:
+        with guard("trace_request.tokens"):
+            recorder.counted_tokens = (recorder.counted_tokens or 0) + tokens(item)
+
+    return count

@@ -42,6 +42,7 @@ class RequestRecorder:
         "calls",
         "chunks",
         "clock",
+        "counted_tokens",
         "expected_sequences",
         "finish_reasons",
         "generates",
@@ -63,6 +64,8 @@ class RequestRecorder:
         self.generates = True
         self.lanes: list[OutputTimes] = []
         self.calls: list[EngineCall] = []
+        self.counted_tokens: int | None = None
+        """Tokens of the outputs that were noted one by one; a stated count goes before it."""
         self.expected_sequences = 0
         self.role: str | None = None
         self.attempts = 1
@@ -218,6 +221,8 @@ class RequestRecorder:
         if len(self.calls) == 1 and not self._tokens:
             return self.calls[0].tokens()
         own = self.tokens
+        if own.output is None and self.counted_tokens is not None:
+            own = own._replace(output=self.counted_tokens)
         # Calls after an output (beam search, tool loops) were given the same prompt again, and
         # not all that they generate is answered.
         if not self.calls or self.in_turns:

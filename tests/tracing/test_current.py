@@ -32,7 +32,7 @@ def facts(in_force: CapturedTelemetry, clock: ManualClock) -> Any:
 
 
 async def test_an_engine_marks_the_request_of_its_server(facts: Any, clock: ManualClock) -> None:
-    """Marks with instants, outputs with instants, and usage, on the span of the middleware."""
+    """Marks and outputs with instants, counted tokens and usage, on the middleware's span."""
 
     def engine() -> None:
         here = current_request()
@@ -42,7 +42,7 @@ async def test_an_engine_marks_the_request_of_its_server(facts: Any, clock: Manu
         here.mark(Mark.SCHEDULED, start + 300_000_000)
         for after in (600_000_000, 700_000_000, 900_000_000):
             here.output(2, start + after)
-        here.usage(input_tokens=5, output_tokens=6)
+        here.usage(input_tokens=5)
 
     found = await facts(engine)
     assert [found[semconv.phase_us(phase)] for phase in ("queue", "prefill", "decode")] == [
@@ -50,7 +50,7 @@ async def test_an_engine_marks_the_request_of_its_server(facts: Any, clock: Manu
         300_000,
         300_000,
     ]
-    assert found[semconv.OUTPUT_TOKENS] == 6
+    assert (found[semconv.INPUT_TOKENS], found[semconv.OUTPUT_TOKENS]) == (5, 6)
 
 
 async def test_its_with_block_ends_nothing(
