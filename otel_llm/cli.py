@@ -37,6 +37,22 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class DemoEngine(StrEnum):
+    """What the demo asks."""
+
+    SIMULATED = "simulated"
+    VLLM = "vllm"
+    OLLAMA = "ollama"
+
+
+class Dialect(StrEnum):
+    """What a simulated engine speaks."""
+
+    VLLM = "vllm"
+    TGI = "tgi"
+    OLLAMA = "ollama"
+
+
 def command(function: Callable[..., int]) -> Callable[..., int]:
     """Make *function* a command of its name; its docstring is the help text."""
     _COMMANDS.append(function)
@@ -102,6 +118,53 @@ def _print_findings(findings: list[Finding]) -> None:
             console.print(Padding(Text(line.text, line.style), (0, 0, 0, line.indent)))
         else:
             sys.stdout.write(" " * line.indent + line.text + "\n")
+
+
+@command
+def demo(
+    requests: Annotated[
+        int | None, typer.Option(help="How many; by default as many as come in 20 s.", metavar="N")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Same seed, same load.", metavar="S")] = 0,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests per second.", metavar="PER_SECOND")
+    ] = None,
+    duration: Annotated[
+        float | None, typer.Option(help="No request comes later than that.", metavar="SECONDS")
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(help="What goes wrong, perhaps NAME=STRENGTH; `list` tells.", metavar="NAME"),
+    ] = None,
+    engine: Annotated[
+        DemoEngine, typer.Option(help="What is asked: simulated, or a real one.")
+    ] = DemoEngine.SIMULATED,
+    dialect: Annotated[
+        Dialect, typer.Option(help="What the simulated engine speaks.")
+    ] = Dialect.VLLM,
+    python: Annotated[
+        Path | None,
+        typer.Option(help="The interpreter that has vLLM; this one.", metavar="PATH"),
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Where Ollama runs; here.", metavar="URL")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Ollama's model; its first.", metavar="NAME")
+    ] = None,
+    otlp: Annotated[
+        str | None, typer.Option(help="Send everything on to this receiver, too.", metavar="URL")
+    ] = None,
+    output: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.TEXT,
+) -> int:
+    """Run an engine under load, traced on both sides, and show where its time went.
+
+    The engine is simulated: no GPU and no model is needed. It takes half a minute.
+    """
+    from otel_llm.demo.command import main
+    from otel_llm.demo.plan import Plan
+    from otel_llm.demo.run import Options
+
+    plan = Plan(engine, dialect, requests, seed, rate, duration, tuple(fault or ()))
+    return main(plan, Options(otlp, python, url, model), as_json=output is Format.JSON)
 
 
 def _version(wanted: bool) -> None:

@@ -275,3 +275,7 @@ NET_TLS_US: Final = "otel_llm.net.tls_us"
 NET_RTT_US: Final = "otel_llm.net.rtt_us"
 NET_RTT_VAR_US: Final = "otel_llm.net.rtt_var_us"
 NET_RETRANSMITS: Final = "otel_llm.net.retransmits"
+
+# --- Sampling: what every kept span says of the trace's decision --------------------------
+ADJUSTED_COUNT: Final = "otel_llm.sampling.adjusted_count"
+"""For how many requests a kept one stands: 1 / probability that its trace was kept (double)."""

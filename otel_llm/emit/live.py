@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _CURRENT = context_api.create_key("otel-llm-request")
 _NAMED = context_api.create_key("otel-llm-named-request")
+_SPAN = context_api.create_key("otel-llm-request-span")
 LONGEST_EVENT_NAME = 128
 
 
@@ -82,9 +83,8 @@ class LiveRequest:
         self.span = span
         # Weak, so that a request nobody holds any more ends at once and not at a collection.
         self.reference = weakref.ref(self)
-        self.context = context_api.set_value(
-            _CURRENT, self.reference, trace.set_span_in_context(span, parent)
-        )
+        within = context_api.set_value(_SPAN, span, trace.set_span_in_context(span, parent))
+        self.context = context_api.set_value(_CURRENT, self.reference, within)
 
     @property
     def finished(self) -> bool:
@@ -325,6 +325,16 @@ def named_request() -> LiveRequest | None:
         if live is not None and not live.finished:
             return live
     return current_request()
+
+
+def is_left_behind(context: Context) -> bool:
+    """Whether a request has left *context* behind and nobody has opened a span in it since.
+
+    A server that resumes reading from within a request (uvicorn, after 64 KiB of body) runs all
+    that comes later on that connection in that request's context.
+    """
+    own = context_api.get_value(_SPAN, context)
+    return own is not None and own is trace.get_current_span(context)
 
 
 def error_type_of(error: BaseException) -> str:

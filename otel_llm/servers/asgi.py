@@ -23,7 +23,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from otel_llm import semconv
 from otel_llm.clock import Anchor
 from otel_llm.emit.content import as_messages
-from otel_llm.emit.live import NOTHING_KNOWN, LiveRequest, current_request
+from otel_llm.emit.live import NOTHING_KNOWN, LiveRequest, current_request, is_left_behind
 from otel_llm.emit.request import RequestInfo, request_parameters
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.emit.values import Value
@@ -187,6 +187,8 @@ class _Exchange:
     def _start(self, scope: Scope, headers: Mapping[str, str], body: dict[str, Any]) -> Scope:
         """Open the spans; returns the scope for the application, our context in its headers."""
         outer = context_api.get_current()
+        if is_left_behind(outer):
+            outer = Context()
         remote = from_fields(headers, outer)
         # A stranger's baggage names nobody.
         known = remote if self.settings.trust_remote else outer

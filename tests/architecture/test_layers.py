@@ -12,11 +12,12 @@ LEVELS = (
     {"semconv", "errors", "clock", "guard", "_version"},
     {"timeline", "resources"},
     {"emit", "propagation"},
-    {"replies"},
+    {"replies", "analysis"},
     {"adapters", "clients", "servers", "streams", "tracing"}
     | {"export", "logs", "prometheus", "scrape"},
-    {"config", "providers", "setup", "api", "instrumentors", "testing", "doctor", "__init__"},
-    {"cli"},
+    {"config", "providers", "setup", "api", "instrumentors", "testing", "doctor", "simulator"}
+    | {"__init__"},
+    {"cli", "demo"},
 )
 LEVEL = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 FOREIGN = (

@@ -1,0 +1,1 @@
+"""Spans in, figures and sentences out."""
