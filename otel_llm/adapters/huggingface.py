@@ -25,7 +25,7 @@ from otel_llm.clients.stream import ClientStream
 from otel_llm.emit.live import LiveRequest
 from otel_llm.emit.values import as_text
 from otel_llm.guard import guard
-from otel_llm.replies import CHAT, TGI, failure_in, provider_of
+from otel_llm.replies import CHAT, TGI, Telling, failure_in, provider_of
 from otel_llm.replies.wire import DONE, MALFORMED, Record, parsed
 
 _OPERATIONS = {
@@ -185,13 +185,14 @@ class _LineReader:
         self._reader = reader
         self._recent = recent
 
-    def head(self, item: Any, at: float) -> bool:  # noqa: ARG002 - a text tells nothing
+    def head(self, item: Any, at: float) -> Telling | None:  # noqa: ARG002 - a text tells nothing
         """Read the line of the item that has just come."""
         with guard("huggingface.head"):
-            return self._reader.head(_said(self._recent.pop()), at)
-        return False
+            if self._reader.head(_said(self._recent.pop()), at) is not None:
+                return Telling.LAST_FEW
+        return None
 
-    def tail(self, items: list[tuple[Any, float]]) -> None:
+    def tail(self, items: list[tuple[Any, float]], passed: float | None) -> None:
         """Read the lines of the last items, and those of which no items were made."""
         with guard("huggingface.tail"):
             lines = [_said(line) for line in self._recent]
@@ -202,7 +203,7 @@ class _LineReader:
             errors = [(event, 0.0) for event in events if failure_in(event) is not None]
             told = [event for event in events if failure_in(event) is None][-len(items) or None :]
             times = [at for _, at in items][-len(told) or None :]
-            self._reader.tail([*zip(told, times, strict=False), *errors])
+            self._reader.tail([*zip(told, times, strict=False), *errors], passed)
 
     def finish(self, live: LiveRequest, *, exhausted: bool) -> None:
         """Write what was read; a stream that was cut is told by its missing terminator."""

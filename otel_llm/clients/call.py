@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 from opentelemetry import context as context_api
@@ -16,7 +15,7 @@ from otel_llm import semconv
 from otel_llm.adapters.registry import Host
 from otel_llm.clients import network
 from otel_llm.clients.beside import foreign_span, is_suppressed, is_theirs
-from otel_llm.clients.engines import known_at, remember
+from otel_llm.clients.engines import known_at
 from otel_llm.clients.failures import note_failure
 from otel_llm.clients.reader import ReplyReader
 from otel_llm.clients.stream import ClientStream
@@ -172,7 +171,7 @@ def start(
         live.recorder.expected_sequences = as_count(info.attributes.get(semconv.CHOICE_COUNT)) or 1
         if live.captures_content:
             _write_content(live, target.body, telemetry)
-        reader = ReplyReader(live, dialect, target.body, partial(remember, target.base_url))
+        reader = ReplyReader(live, dialect, target.body, target.base_url)
         return ClientCall(live, reader, library)
     return None
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from typing import Any
 
 from otel_llm.clients.call import ClientCall
 from otel_llm.clients.overriding import override, state
-from otel_llm.clients.stream import ClientStream
 from otel_llm.guard import guard
 
 
@@ -131,10 +130,10 @@ class _AsyncReading(_Source):
 
     def __init__(self, call: ClientCall) -> None:
         super().__init__(call, "ag_frame")
-        self._mine: _Loop | None = None
+        self._mine: Any = None
         self._theirs: weakref.ref[Any] | None = None
 
-    def iterator(self, stream: Any) -> _Loop:
+    def iterator(self, stream: Any) -> Any:
         """An iterator for a loop, which holds the only reference to it."""
         mine, self._mine = self._mine, None
         return mine or self._new(stream)
@@ -143,12 +142,12 @@ class _AsyncReading(_Source):
         """The next item, for a stream that is its own iterator."""
         if self._mine is None:
             self._mine = self._new(stream)
-        return self._mine.__anext__()
+        return self._mine.__anext__()  # type: ignore[no-any-return]
 
-    def _new(self, stream: Any) -> _Loop:
+    def _new(self, stream: Any) -> Any:
         made = self.stream.read_async(self.of(stream))
         self._theirs = weakref.ref(made)
-        return _Loop(made, self.stream)
+        return made
 
     def closed(self) -> None:
         """The response was closed; reading it to its end closes it, too, and does not count."""
@@ -156,32 +155,6 @@ class _AsyncReading(_Source):
             current: Any = self._theirs() if self._theirs else None
             if current is None or not current.ag_running:
                 self.stream.dropped()
-
-
-class _Loop(AsyncIterator[Any]):
-    """The iterator of one `async for`, which is dropped when the loop is left.
-
-    An async generator that is dropped is closed by the event loop some time later; this is not.
-    """
-
-    __slots__ = ("_items", "_next", "_stream")
-
-    def __init__(self, items: Any, stream: ClientStream) -> None:
-        self._items = items
-        self._next = items.__anext__
-        self._stream = stream
-
-    def __aiter__(self) -> _Loop:
-        return self
-
-    def __anext__(self) -> Awaitable[Any]:
-        return self._next()  # type: ignore[no-any-return]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._items, name)
-
-    def __del__(self) -> None:
-        self._stream.dropped()
 
 
 def _watched(kind: type) -> dict[str, Any]:

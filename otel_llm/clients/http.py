@@ -15,7 +15,7 @@ from typing import Any
 from otel_llm.clients import network
 from otel_llm.clients.failures import leaving, note_status
 from otel_llm.clients.overriding import is_overridden, override, state
-from otel_llm.clients.reader import LAST_ITEMS, ReplyReader
+from otel_llm.clients.reader import ReplyReader
 from otel_llm.clients.stream import ClientStream
 from otel_llm.emit.live import LiveRequest
 from otel_llm.guard import guard
@@ -30,7 +30,7 @@ _STREAMS = ("text/event-stream", "ndjson", "jsonl", "json-lines", "stream+json")
 class ByteStream(ClientStream):
     """The body of one response, as its bytes pass."""
 
-    __slots__ = ("_enough", "_is_document", "_last", "_records", "_replies", "waits")
+    __slots__ = ("_enough", "_is_document", "_records", "_replies", "waits")
 
     def __init__(
         self,
@@ -49,7 +49,6 @@ class ByteStream(ClientStream):
         self._enough = False
         self.waits = False
         """True while a read is going on; closing the response then belongs to its end."""
-        self._last: deque[Record] = deque(maxlen=LAST_ITEMS)
         reader.terminated = lambda: reader.reply.terminator
 
     def took(self, data: bytes) -> None:
@@ -85,14 +84,14 @@ class ByteStream(ClientStream):
         data = record.data
         if self._enough and data[:1] == "{" and data[-1:] == "}" and '"error"' not in data:
             self.times.got.append(now)
-            self._last.append(record)
+            self._keep(record)
             return
         item = self._replies.parsed(record)
         if item is not None and self._is_document:
             self._replies.whole(item)
         elif item is not None:
             self.times.got.append(now)
-            self._enough = self._replies.head(item, now) or self._enough
+            self._enough = self._replies.head(item, now) is not None or self._enough
 
     def ended(self, failure: BaseException | None) -> None:
         """End the request: the body was read to its end, failed, or was left."""
@@ -103,7 +102,7 @@ class ByteStream(ClientStream):
                     self._is_document, recorder.chunks = True, None
                 for record in self._records.end():
                     self._take(record, self._clock())
-                self._recent = [self._replies.parsed(each) for each in self._last]
+                self._kept = deque(map(self._replies.parsed, self._kept or ()))
                 if not recorder.streaming and failure is None:
                     self._replies.reply.end_record = self._replies.reply.error is None
         super().ended(failure)

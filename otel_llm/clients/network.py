@@ -79,7 +79,7 @@ class Connection:
         self._live = live.reference
         self._clock = live.recorder.clock.monotonic_ns
         self._theirs = theirs
-        self._began: list[int] = []
+        self._began: tuple[int, ...] = ()
         self._dns_us: int | None = None
         self._connect_us: int | None = None
         self._tls_us: int | None = None
@@ -102,7 +102,7 @@ class Connection:
 
     def begins(self, _info: Any) -> None:
         """A step of connecting begins."""
-        self._began.append(self._clock())
+        self._began += (self._clock(),)
 
     def resolved(self, _info: Any) -> None:
         """The host's addresses are known; to find them is a part of connecting."""
@@ -166,7 +166,9 @@ class Connection:
         live.annotate(self._known())
 
     def _taken(self) -> int:
-        return (self._clock() - self._began.pop()) // 1000
+        *before, began = self._began
+        self._began = (*before,)
+        return (self._clock() - began) // 1000
 
     def _opened(self, info: Any) -> None:
         self._reused = False

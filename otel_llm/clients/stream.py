@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, TypeVar
 
 from opentelemetry import context as context_api
@@ -21,6 +21,7 @@ from otel_llm.clients.failures import leaving, note_failure
 from otel_llm.clients.reader import LAST_ITEMS, Reader
 from otel_llm.emit.live import LiveRequest
 from otel_llm.guard import guard
+from otel_llm.replies.dialect import Telling
 from otel_llm.timeline import Mark
 from otel_llm.timeline.chunks import AWAY_S, BLOCK, ChunkTimes, nanoseconds
 
@@ -46,10 +47,11 @@ class ClientStream:
         "_closes",
         "_done",
         "_ended",
+        "_kept",
+        "_last",
         "_lazy",
         "_passed",
         "_reader",
-        "_recent",
         "begun",
         "live",
         "times",
@@ -74,7 +76,9 @@ class ClientStream:
         self._lazy = lazy
         self._ended = False
         self._called = self._clock()
-        self._recent: Sequence[Any] = ()
+        self._last: Any = _END  # None if items have passed, and none of them is kept
+        self._kept: deque[Any] | None = None
+        """Items to be read at the end; the last one may be missing."""
         self._passed: weakref.ref[Any] | None = None
         self.times = ChunkTimes(self._called)
         recorder.streaming = True
@@ -93,40 +97,40 @@ class ClientStream:
         return passed
 
     def read(  # noqa: C901, PLR0912 - the hot loop stays in one frame
-        self, source: Iterator[Item], *, begun: bool = False
-    ) -> Iterator[Item]:
+        self, source: Iterator[Any], *, begun: bool = False
+    ) -> Iterator[Any]:
         """Every item of *source*, as it comes; with *begun*, after something to stop at first."""
         times, clock, reader = self.times, self._clock, self._reader
         got, asked = times.got, times.asked
-        took, came_back = got.append, asked.append
+        tells, finishing, done, few = None, Telling.FINISHING, Telling.DONE, Telling.LAST_FEW
         failure: BaseException | None = None
-        a = b = c = None
+        item, passes = None, False
         try:
             if begun:
-                yield None  # type: ignore[misc]
+                yield None
             self._begun()
             if self._lazy:
                 source = self._opened(source)
             for item in source:
-                took(now := clock())
-                enough = reader.head(item, now)
+                got.append(clock())
+                if tells is None:
+                    tells = reader.head(item, got[-1])
+                else:
+                    passes = True
+                    try:  # a function would cost half a read of the clock
+                        if tells is finishing:
+                            if item.choices[0].finish_reason:
+                                self._keep(item)
+                        elif (tells is done and item.done) or tells is few:
+                            self._keep(item)
+                    except Exception:  # noqa: BLE001 - an object of anybody's
+                        self._keep(item)
                 yield item
-                came_back(clock())
-                if enough:
-                    break
+                asked.append(clock())
+                if tells is done:
+                    item = None  # noqa: PLW2901 - it is not held while the next one is awaited
                 if len(got) >= BLOCK:
                     times.fold()
-            else:
-                return
-            while True:
-                for item in islice(source, BLOCK - len(got)):
-                    took(clock())
-                    a, b, c = b, c, item
-                    yield item
-                    came_back(clock())
-                if len(got) < BLOCK:
-                    return
-                times.fold()
         except BaseException as error:
             failure = error
             raise
@@ -135,7 +139,8 @@ class ClientStream:
                 if failure is not None and hasattr(self._closes, "close"):
                     self._closes.close()
             finally:
-                self._recent = [each for each in (a, b, c) if each is not None]
+                if passes:
+                    self._last = item  # None if it tells nothing
                 self.ended(failure)
 
     def read_async(self, source: AsyncIterator[Item]) -> AsyncIterator[Item]:
@@ -148,29 +153,38 @@ class ClientStream:
         self._passed = weakref.ref(passed, partial(_dropped, weakref.ref(self)))
         return passed
 
-    async def _read_async(self, source: AsyncIterator[Item]) -> AsyncIterator[Item]:
+    async def _read_async(  # noqa: C901, PLR0912 - as `read`
+        self, source: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
         times, clock, reader = self.times, self._clock, self._reader
         got, asked = times.got, times.asked
-        took, came_back = got.append, asked.append
-        self._recent = recent = deque[Item](maxlen=LAST_ITEMS)
-        keep = recent.append
+        tells, finishing, done, few = None, Telling.FINISHING, Telling.DONE, Telling.LAST_FEW
         failure: BaseException | None = None
-        enough = False
         self._begun()
         try:
             if self._lazy and (item := await self._opened_async(source)) is not _END:
-                took(now := clock())
-                enough = reader.head(item, now)
+                got.append(clock())
+                tells = reader.head(item, got[-1])
                 yield item
-                came_back(clock())
+                asked.append(clock())
             async for item in source:
-                took(now := clock())
-                if enough:
-                    keep(item)
+                got.append(clock())
+                if tells is None:
+                    tells = reader.head(item, got[-1])
                 else:
-                    enough = reader.head(item, now)
+                    self._last = None if tells is done else item
+                    try:
+                        if tells is finishing:
+                            if item.choices[0].finish_reason:
+                                self._keep(item)
+                        elif (tells is done and item.done) or tells is few:
+                            self._keep(item)
+                    except Exception:  # noqa: BLE001 - an object of anybody's
+                        self._keep(item)
                 yield item
-                came_back(clock())
+                asked.append(clock())
+                if tells is done:
+                    item = None  # noqa: PLW2901 - it is not held while the next one is awaited
                 if len(got) >= BLOCK:
                     times.fold()
         except BaseException as error:
@@ -182,6 +196,11 @@ class ClientStream:
                     await self._closes.aclose()
             finally:
                 self.ended(failure)
+
+    def _keep(self, item: Any) -> None:
+        if self._kept is None:
+            self._kept = deque(maxlen=LAST_ITEMS)
+        self._kept.append(item)
 
     def _begun(self) -> None:
         """The first item is asked for, which sends the request of a lazy client."""
@@ -199,7 +218,7 @@ class ClientStream:
         """Send the request, in the context of the call: it is sent by the first read."""
         token = context_api.attach(self.live.context)
         try:
-            return chain((next(source),), source)
+            return chain(iter((next(source),)), source)  # an iterator lets go of the item
         except StopIteration:
             return source
         finally:
@@ -224,8 +243,7 @@ class ClientStream:
             if failure is not None and len(times.asked) < len(times.got):
                 times.asked.append(self._clock())
             times.fold()
-            came = times.latest[-len(self._recent) :]
-            self._reader.tail(list(zip(self._recent, came, strict=False)))
+            self._reader.tail(*self._tail())
             self._reader.finish(live, exhausted=failure is None)
             if failure is not None and not came_late(live, failure):
                 note_failure(live, failure)
@@ -233,6 +251,17 @@ class ClientStream:
             live.finish_anywhere()
         else:
             self._done(failure)
+
+    def _tail(self) -> tuple[list[tuple[Any, float]], float | None]:
+        """The last items with their times, and when the one before them came; they are let go."""
+        items, last, latest = [*(self._kept or ())], self._last, self.times.latest
+        if last is not _END and last is not None and not (items and items[-1] is last):
+            items.append(last)
+        self._kept, self._last = None, _END
+        passed = (items or last is None) and len(items) < len(latest)
+        # Items that finish come at the end, or near enough for their times.
+        came = zip(items, latest[-len(items) :], strict=False)
+        return [*came], latest[-1 - len(items)] if passed else None
 
     def dropped(self) -> None:
         """Nobody reads it any more, as far as an asynchronous reader goes."""

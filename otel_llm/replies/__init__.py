@@ -5,7 +5,7 @@
 
 from otel_llm.replies.anthropic import MESSAGES
 from otel_llm.replies.capture import ToolCall
-from otel_llm.replies.dialect import Dialect
+from otel_llm.replies.dialect import Dialect, Telling
 from otel_llm.replies.engines import engine_of_models, provider_of, read_headers
 from otel_llm.replies.failure import Failure, failure_in
 from otel_llm.replies.llama_cpp import LLAMA_CPP
@@ -41,6 +41,7 @@ __all__ = [
     "Dialect",
     "Failure",
     "Reply",
+    "Telling",
     "ToolCall",
     "dialect_of",
     "engine_of_models",

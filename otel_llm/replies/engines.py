@@ -138,7 +138,7 @@ def read_headers(reply: Reply, headers: object) -> None:
         reply.gateway = "litellm"
         overhead = _milliseconds(found.get("x-litellm-overhead-duration-ms", ""))
         if overhead is not None:
-            reply.attributes[semconv.GATEWAY_OVERHEAD_US] = round(overhead / 1000)
+            reply.noted(semconv.GATEWAY_OVERHEAD_US, round(overhead / 1000))
 
 
 def _lower(headers: object) -> dict[str, str]:

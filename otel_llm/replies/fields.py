@@ -23,6 +23,8 @@ def field(item: object, name: str) -> Any:
     """The entry or attribute *name* of *item*, or None; never raises."""
     if type(item) is dict:
         return item.get(name)
+    if item is None:
+        return None
     found = _look_up(item, name)
     return None if found is _ABSENT else found
 
@@ -32,7 +34,7 @@ def plain(item: Any) -> Any:
 
     Where many fields are read of one object, this is several times as fast as `field` for each.
     """
-    if type(item) is dict:
+    if type(item) is dict or item is None:
         return item
     try:
         own, extra = item.__dict__, item.__pydantic_extra__

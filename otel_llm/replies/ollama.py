@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from otel_llm.replies.capture import Captured
-from otel_llm.replies.dialect import Dialect
+from otel_llm.replies.dialect import Dialect, Telling
 from otel_llm.replies.failure import failure_in
 from otel_llm.replies.fields import field, has, listed, nanoseconds, plain, says, word
 from otel_llm.replies.reply import Certainty, Reply
@@ -99,5 +99,5 @@ def epoch_ns(created_at: object) -> int | None:
     return (since.days * 86_400 + since.seconds) * 10**9 + int((fraction or "0")[:9].ljust(9, "0"))
 
 
-OLLAMA = Dialect("ollama", fits, token, read)
+OLLAMA = Dialect("ollama", fits, token, read, Telling.DONE)
 """`/api/generate`, `/api/chat`, `/api/embed`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from otel_llm.emit.values import as_count
 from otel_llm.replies.capture import Captured
-from otel_llm.replies.dialect import Dialect
+from otel_llm.replies.dialect import Dialect, Telling
 from otel_llm.replies.engines import read_body
 from otel_llm.replies.failure import failure_in
 from otel_llm.replies.fields import field, listed, plain, says, word
@@ -84,11 +84,14 @@ def read_usage(reply: Reply, usage: object) -> None:
         return
     reply.counted(input=read_in, output=made)
     for name in ("prompt_tokens_details", "input_tokens_details"):
-        details = plain(field(usage, name))
-        reply.counted(cached=field(details, "cached_tokens"))
-        reply.counted(cache_written=field(details, "cache_write_tokens"))
+        if (details := plain(field(usage, name))) is not None:
+            reply.counted(
+                cached=field(details, "cached_tokens"),
+                cache_written=field(details, "cache_write_tokens"),
+            )
     for name in ("completion_tokens_details", "output_tokens_details"):
-        reply.counted(reasoning=field(field(usage, name), "reasoning_tokens"))
+        if (details := plain(field(usage, name))) is not None:
+            reply.counted(reasoning=field(details, "reasoning_tokens"))
     # DeepSeek, Moonshot and SGLang have them one level up.
     reply.counted(cached=field(usage, "prompt_cache_hit_tokens"), aside=True)
     reply.counted(cached=field(usage, "cached_tokens"), aside=True)
@@ -119,5 +122,5 @@ def _capture(kept: Captured, index: int, choice: object) -> None:
     kept.call(index, 0, None, field(function, "name"), field(function, "arguments"))
 
 
-CHAT = Dialect("openai_chat", fits, token, read)
+CHAT = Dialect("openai_chat", fits, token, read, Telling.FINISHING)
 """`/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`."""

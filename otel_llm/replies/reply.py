@@ -10,9 +10,11 @@ from otel_llm.emit.values import Value, as_count, as_text
 from otel_llm.replies.capture import MOST_CHOICES, Captured, ToolCall
 from otel_llm.replies.failure import Failure
 from otel_llm.timeline import Outcome, Phase, RequestRecorder
+from otel_llm.timeline.evidence import NOTHING
 
 _LONGEST_NAME = 256
 _LONGEST_REASON = 64
+_NOBODY: frozenset[str] = frozenset()
 
 
 class Certainty(IntEnum):
@@ -67,21 +69,21 @@ class Reply:
         self.model: str | None = None
         self.fingerprint: str | None = None
         self.finish_reasons: dict[int, str] = {}
-        self.usage: dict[str, int] = {}
+        self.usage: Mapping[str, int] = NOTHING
         self.error: Failure | None = None
         self.end_record = False
         self.terminator = False
         self.malformed = 0
-        self.reported: dict[Phase, int] = {}
+        self.reported: Mapping[Phase, int] = NOTHING
         self.reported_total_ns: int | None = None
         self.preemptions: int | None = None
         self.replica: int | None = None
         self.server_engine: str | None = None
         self.gateway: str | None = None
-        self.attributes: dict[str, Value] = {}
+        self.attributes: Mapping[str, Value] = NOTHING
         self.captured = Captured() if capture else None
         self.echo = echo
-        self._stated: frozenset[str] = frozenset()
+        self._stated = _NOBODY
         self._certainty = 0
 
     def named(self, response_id: object, model: object, fingerprint: object = None) -> None:
@@ -93,9 +95,9 @@ class Reply:
     def counted(self, *, aside: bool = False, **counts: object) -> None:
         """Token counts; those told *aside* (in timings, in headers) yield to those of the usage."""
         for name, raw in counts.items():
-            count = as_count(raw)
+            count = None if raw is None else as_count(raw)
             if count is not None and not (aside and name in self._stated):
-                self.usage[name] = count
+                self.usage = {**self.usage, name: count}
                 if not aside:
                     self._stated |= {name}
 
@@ -113,13 +115,13 @@ class Reply:
     def took(self, phase: Phase, duration_ns: int | None) -> None:
         """How long the engine says *phase* took, nanoseconds; None leaves what was."""
         if duration_ns is not None:
-            self.reported[phase] = duration_ns
+            self.reported = {**self.reported, phase: duration_ns}
 
     def noted(self, attribute: str, count: object) -> None:
         """A further attribute that is a count; nothing if *count* is none."""
         value = as_count(count)
         if value is not None:
-            self.attributes[attribute] = value
+            self.attributes = {**self.attributes, attribute: value}
 
     def recognised(self, engine: str, certainty: Certainty) -> None:
         """Which engine answered; a later guess wins only if it is more certain."""

@@ -11,6 +11,7 @@ cheaper than those of integers; a double holds a century of uptime to the micros
 
 from __future__ import annotations
 
+import functools
 from array import array
 from collections.abc import Sequence
 from itertools import compress
@@ -20,22 +21,27 @@ from random import Random
 
 from otel_llm.timeline.gaps import STALL_FACTOR, STALL_FLOOR_NS, GapSummary
 
-BLOCK = 32
+BLOCK = 16
 """Chunks between two foldings; a stream holds the readings of at most so many."""
-SAMPLE = 256
+SAMPLE = 160
 """Gaps of which percentiles are made: all of a stream up to so many, then a share of them."""
 AWAY_S = 1e-3
 """A consumer that comes back sooner cannot have missed an arrival by more than this."""
 AT_ONCE_S = 1e-3
 """A read that takes no longer did not wait; parsing with cold caches takes half of it."""
 BURST_S = 1e-3
-"""Chunks of a block that came within this time count with their mean gap, and as kept by nobody."""
+"""Chunks of a block that came within this time count as kept by nobody, and with the mean gap of
+all such blocks in a row."""
+LATEST = 4
+"""So many of the last times of arrival are always known."""
 _STALL_FLOOR_S = STALL_FLOOR_NS / 1e9
 _MOST_LONG_GAPS = 256
-# Which gaps are kept when there are too many: each with the chance of a half, in no rhythm that
-# a server's own (two tokens at a time, say) could keep.
-_TOSSES = 4_093
-_KEPT = bytes(Random(7).choices((0, 1), k=2 * _TOSSES))  # noqa: S311 - no secret is made of it
+_TOSSES = 1_021
+_MOST_HALVINGS = 4
+_PRIME = 40_503
+_GOLDEN = 2_654_435_769
+"""Its multiples are spread evenly over 32 bits."""
+_HALF = bytes(number & 1 for number in range(256))
 
 
 class ChunkTimes:
@@ -47,6 +53,9 @@ class ChunkTimes:
     """
 
     __slots__ = (
+        "_burst",
+        "_burst_s",
+        "_gaps",
         "_known",
         "_long",
         "_longest",
@@ -58,7 +67,6 @@ class ChunkTimes:
         "buffered",
         "chunks",
         "first",
-        "gaps",
         "got",
         "held",
         "last",
@@ -74,9 +82,11 @@ class ChunkTimes:
         self.held = 0.0
         self.first: float | None = None
         self.last: float | None = None
-        self.latest: tuple[float, ...] = ()
-        self.gaps = array("f")
+        self.latest: Sequence[float] = ()
+        self._gaps = array("f")
         self._known: float | None = None
+        self._burst = 0
+        self._burst_s = 0.0
         self._longest = 0.0
         self._long: list[float] | None = None
         self._stalls = 0
@@ -88,41 +98,52 @@ class ChunkTimes:
         got, asked = self.got, self.asked
         if not got:
             return
-        since, gaps = self.last, len(got)
+        since, end, gaps = self.last, got[-1], len(got)
+        self.chunks += gaps
         if since is None:
-            since, gaps = got[0], gaps - 1
-            self.first = self._known = since
-        if got[-1] - since < BURST_S and self._known is not None:
-            held = asked[-1] - got[-1] if len(asked) == len(got) else 0.0
-            self._take_burst(got[-1] - since, gaps)
+            since = self.first = self._known = got[0]
+            gaps -= 1
+        if end - since < BURST_S and self._known is not None:
+            self._burst += gaps
+            self._burst_s += end - since
+            self._known = end
+            if len(asked) == len(got):
+                self.held += asked[-1] - end
         else:
-            held = sum(asked) - sum(got if len(got) == len(asked) else got[: len(asked)])
-            self._take(since, got[len(got) - gaps :], held)
-        self._known = None if self._known is None else got[-1]
-        self.held += held
-        self.chunks += len(got)
-        self.last = got[-1]
-        self.latest = tuple(got[-4:]) if len(got) >= 4 else (*self.latest, *got)[-4:]
+            self._take(since, gaps)
+        self.last = end
+        self.latest = got[-LATEST:] if len(got) >= LATEST else [*self.latest, *got][-LATEST:]
         if asked:
             self.asked_at = asked[-1]
         got.clear()
         asked.clear()
 
-    def _take(self, since: float, got: list[float], held: float) -> None:
-        """Chunks that took their time; *held* is how long they were kept together."""
+    def _take(self, since: float, gaps: int) -> None:
+        """Chunks that took their time."""
+        if self._burst:
+            self._settle()
+        got, asked = self.got, self.asked
+        held = sum(asked) - sum(got if len(got) == len(asked) else got[: len(asked)])
+        self.held += held
         before = 0.0 if self.last is None else self.asked_at - since
         if held + before > AWAY_S or self._known is None:
-            skipped = len(self.got) - len(got)
-            self._take_each(since, got, [self.asked_at, *self.asked][skipped:])
+            skipped = len(got) - gaps
+            self._take_each(since, got[skipped:], [self.asked_at, *asked][skipped:])
+            self._known = None if self._known is None else got[-1]
         else:
-            self._add(list(map(sub, got, [since, *got])))
+            self._known = got[-1]
+            if gaps:
+                since_each = [since, *got] if gaps == len(got) else got
+                self._add(list(map(sub, got[-gaps:], since_each)))
 
-    def _take_burst(self, took: float, gaps: int) -> None:
-        """Nobody was away, and hardly any time has passed."""
-        if gaps:
-            mean = took / gaps
-            self._longest = max(self._longest, mean)
-            self._keep(array("f", (mean,)) * (gaps >> self._thinned))
+    def _settle(self) -> None:
+        """Take over the bursts since the last time: nobody was away, and hardly any time passed."""
+        gaps, mean = self._burst, self._burst_s / self._burst
+        self._burst, self._burst_s = 0, 0.0
+        self._longest = max(self._longest, mean)
+        while len(self._gaps) + (gaps >> self._thinned) > SAMPLE:
+            self._thin()
+        self._gaps.extend(array("f", (mean,)) * self._share(gaps))
 
     def _take_each(self, before: float, got: list[float], asked: list[float]) -> None:
         """Look at every read: its consumer may have been away when the chunk came."""
@@ -144,19 +165,28 @@ class ChunkTimes:
         self._longest = max(self._longest, longest)
         if longest > _STALL_FLOOR_S:
             self._add_long([gap for gap in gaps if gap > _STALL_FLOOR_S])
-        for round_ in range(self._thinned):
-            gaps = self._half(gaps, round_)
-        self._keep(array("f", gaps))
+        if self._thinned:
+            gaps = self._some(gaps, self._thinned)
+        self._gaps.fromlist(gaps)
+        if len(self._gaps) > SAMPLE:
+            self._thin()
 
-    def _keep(self, gaps: array[float]) -> None:
-        self.gaps.extend(gaps)
-        if len(self.gaps) > SAMPLE:
-            self.gaps = array("f", self._half(self.gaps, self._thinned))
-            self._thinned += 1
+    def _thin(self) -> None:
+        """Leave half of the sample away."""
+        self._gaps = array("f", self._some(self._gaps, 1))
+        self._thinned += 1
 
-    def _half(self, gaps: Sequence[float], round_: int) -> list[float]:
-        toss = (self.chunks * 31 + round_ * 1_009) % _TOSSES
-        return list(compress(gaps, _KEPT[toss : toss + len(gaps)]))
+    def _share(self, gaps: int) -> int:
+        """How many of some gaps go into the sample; a rest below one has its chance, too."""
+        part = (self.chunks * _GOLDEN & 0xFFFF_FFFF) >> (32 - self._thinned)
+        return (gaps + part) >> self._thinned
+
+    def _some(self, gaps: Sequence[float], halvings: int) -> list[float]:
+        if halvings > _MOST_HALVINGS:  # at most one
+            place = (self.chunks * _GOLDEN >> 16) % len(gaps)
+            return [gaps[place]] if self._share(len(gaps)) else []
+        toss = self.chunks * _PRIME % _TOSSES
+        return list(compress(gaps, _kept(halvings)[toss : toss + len(gaps)]))
 
     def _add_long(self, long: list[float]) -> None:
         """Gaps that may be stalls; when there are many, those that are get counted by now."""
@@ -170,6 +200,13 @@ class ChunkTimes:
         self._stalls += len(stalls)
         self._stall_s += sum(stalls)
         self._long = None
+
+    @property
+    def gaps(self) -> array[float]:
+        """A sample of the gaps, seconds: all of them as long as they are few."""
+        if self._burst:
+            self._settle()
+        return self._gaps
 
     @property
     def arrived(self) -> int:
@@ -190,6 +227,19 @@ class ChunkTimes:
             stalls=self._stalls,
             stall_us=_us(self._stall_s),
         )
+
+
+@functools.cache
+def _kept(halvings: int) -> bytes:
+    """Which gaps are kept when there are too many: each with the chance of so many halvings.
+
+    In no rhythm that a server's own (two tokens at a time, say) could keep.
+    """
+    size = _TOSSES + SAMPLE + BLOCK
+    half = Random(halvings).randbytes(size).translate(_HALF)  # noqa: S311 - no secret
+    if halvings == 1:
+        return half
+    return (int.from_bytes(half) & int.from_bytes(_kept(halvings - 1))).to_bytes(size)
 
 
 def _rank(ordered: list[float], quantile: float) -> float:

@@ -92,6 +92,10 @@ class RequestRecorder:
         """Record a duration that the engine states itself, in nanoseconds."""
         self._reported[phase] = duration_ns
 
+    def stated(self, phase: Phase) -> int | None:
+        """The duration that the engine stated of *phase*, nanoseconds, or None."""
+        return self._reported.get(phase)
+
     def part(self, part: Part, value: int) -> None:
         """Record a part of a phase, in the unit of its name."""
         self._parts[part] = value

@@ -147,6 +147,13 @@ class TestSummary:
         assert 0.4 < short < 0.6
         assert times.summary().p99_us == 50_000
 
+    def test_bursts_keep_their_share_of_a_long_stream(self) -> None:
+        """Half of the chunks come in bursts, each of which is shorter than the sample's step."""
+        reads = [*[(0.05, 0.0)] * BLOCK, *[(0.00001, 0.0)] * BLOCK] * 2_000
+        times = collected(reads)
+        short = sum(gap < 0.01 for gap in times.gaps) / len(times.gaps)
+        assert 0.35 < short < 0.65
+
     def test_a_short_stream_is_exact(self) -> None:
         """Percentiles by nearest rank over all gaps."""
         waits = [0.001 * (1 + i % 50) for i in range(SAMPLE)]

@@ -63,17 +63,20 @@ class Questions:
         return (2 * between - began - time.thread_time_ns()) / CLOCK_READS
 
     def held(self, library: str, streams: int, at: list[int]) -> list[float]:
-        """Bytes held by each of some open streams after so many chunks."""
+        """Bytes held by each of some open streams after so many chunks.
+
+        The latest chunk is the application's, as it is in any loop.
+        """
         self._read(library, f"fake-chunks{max(at) + 1}")
         gc.collect()
         tracemalloc.start()
         began = tracemalloc.get_traced_memory()[0]
         opened = [iter(self._opened(library, f"fake-chunks{max(at) + 1}")) for _ in range(streams)]
-        found, done = [], 0
+        found, done, latest = [], 0, [None] * streams
         for wanted in at:
-            for stream in opened:
+            for number, stream in enumerate(opened):
                 for _ in range(wanted - done):
-                    next(stream)
+                    latest[number] = next(stream)
             done = wanted
             gc.collect()
             found.append((tracemalloc.get_traced_memory()[0] - began) / streams)
