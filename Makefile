@@ -17,7 +17,7 @@ format:
 
 services:
 	.venv/bin/python -m tests.services build
-	.venv/bin/python -m pytest -m services -n 2 --dist loadfile --no-loadscope-reorder
+	.venv/bin/python -m pytest -m "services and not alone" -n 2 --dist loadfile --no-loadscope-reorder
 
 ci:
 	bash .ci/run

@@ -33,6 +33,8 @@ _LONGEST = (
     "test_clients_real.py",
     "test_vllm_jaeger.py",
     "test_vllm_audio.py",
+    "test_simulator_scheduler.py",
+    "test_real_engines.py",
     "test_services.py",
 )
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from operator import itemgetter
+from operator import itemgetter, mul
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,8 @@ class CostModel:
         guesses = ([each.prefill_tokens > 0 for each in known], [True] * len(known))
         fits = [cls._settled(known, guess) for guess in (*guesses, [False] * len(known))]
         best = min(fits, key=itemgetter(0))[1]
-        return best._times(sum(each.seconds for each in known) / sum(map(best._planned, known)))
+        factor = sum(each.seconds for each in known) / sum(map(best.seconds_of, known))
+        return cls(**{name: factor * value for name, value in asdict(best).items()})
 
     @classmethod
     def _settled(cls, samples: list[Sample], by_compute: list[bool]) -> tuple[float, CostModel]:
@@ -216,10 +217,8 @@ class CostModel:
                 break
         return least, best
 
-    def _times(self, factor: float) -> CostModel:
-        return CostModel(**{name: factor * value for name, value in asdict(self).items()})
-
-    def _planned(self, sample: Sample) -> float:
+    def seconds_of(self, sample: Sample) -> float:
+        """What a step with that in it costs by this model."""
         return self.step_seconds(
             prefill_tokens=sample.prefill_tokens,
             prefill_context=sample.prefill_context,
@@ -228,7 +227,7 @@ class CostModel:
         )
 
     def _error(self, sample: Sample) -> float:
-        return self._planned(sample) / sample.seconds - 1
+        return self.seconds_of(sample) / sample.seconds - 1
 
     def _by_compute(self, sample: Sample) -> bool:
         tokens = sample.prefill_tokens + sample.decode_sequences
@@ -247,36 +246,35 @@ def _row(sample: Sample, by_compute: bool) -> list[float]:
 
 def _non_negative_least_squares(rows: list[list[float]]) -> list[float]:
     """The best non-negative solution of rows · x = 1: of every choice of columns, the best."""
-    width = len(rows[0])
-    scales = [max(row[column] for row in rows) or 1.0 for column in range(width)]
-    rows = [[value / scale for value, scale in zip(row, scales, strict=True)] for row in rows]
-    best, least = [0.0] * width, math.inf
-    for size in range(1, width + 1):
-        for columns in combinations(range(width), size):
-            found = _least_squares([[row[column] for column in columns] for row in rows])
+    columns = list(zip(*rows, strict=True))
+    scales = [max(column) or 1.0 for column in columns]
+    columns = [
+        tuple(value / scale for value in column)
+        for column, scale in zip(columns, scales, strict=True)
+    ]
+    sums = [sum(column) for column in columns]
+    products = [[sum(map(mul, one, other)) for other in columns] for one in columns]
+    best, most = [0.0] * len(columns), 0.0
+    for size in range(1, len(columns) + 1):
+        for chosen in combinations(range(len(columns)), size):
+            table = [[*(products[i][j] for j in chosen), sums[i]] for i in chosen]
+            found = _solved(table, 1e-10 * len(rows))
             if found is None or min(found) < 0:
                 continue
-            error = sum(
-                (1 - sum(row[c] * x for c, x in zip(columns, found, strict=True))) ** 2
-                for row in rows
-            )
-            if error < least - 1e-12:
-                best, least = [0.0] * width, error
-                for column, value in zip(columns, found, strict=True):
-                    best[column] = value / scales[column]
+            explained = sum(sums[i] * x for i, x in zip(chosen, found, strict=True))
+            if explained > most + 1e-12 * len(rows):  # the squared error is what this leaves
+                best, most = [0.0] * len(columns), explained
+                for i, value in zip(chosen, found, strict=True):
+                    best[i] = value / scales[i]
     return best
 
 
-def _least_squares(rows: list[list[float]]) -> list[float] | None:
-    """Solves the normal equations of rows · x = 1; None if they have no single solution."""
-    width = len(rows[0])
-    table = [
-        [sum(row[i] * row[j] for row in rows) for j in range(width)] + [sum(row[i] for row in rows)]
-        for i in range(width)
-    ]
+def _solved(table: list[list[float]], least: float) -> list[float] | None:
+    """Solves linear equations, their aims in the last column; None if no pivot is *least*."""
+    width = len(table)
     for i in range(width):
         pivot = max(range(i, width), key=lambda k: abs(table[k][i]))
-        if abs(table[pivot][i]) < 1e-10 * len(rows):
+        if abs(table[pivot][i]) < least:
             return None
         table[i], table[pivot] = table[pivot], table[i]
         for k in range(width):

@@ -147,14 +147,4 @@ def test_nothing_to_fit_is_an_error(wrong: list[Sample]) -> None:
 
 def errors(cost: CostModel, measured: list[Sample]) -> list[float]:
     """By how much of it each step is missed."""
-    return [
-        cost.step_seconds(
-            prefill_tokens=each.prefill_tokens,
-            prefill_context=each.prefill_context,
-            decode_sequences=each.decode_sequences,
-            kv_tokens=each.kv_tokens,
-        )
-        / each.seconds
-        - 1
-        for each in measured
-    ]
+    return [cost.seconds_of(each) / each.seconds - 1 for each in measured]
