@@ -1,16 +1,16 @@
 """A real vLLM server: bare, with its native tracing, with ours, and with our records by hand.
 
-All servers stand side by side and take turns, in random order. The API servers have one core to
-themselves, engines and callers the other.
+It is one server, switched from one to the other by signals (`switch/`), in random order: two
+processes of the same program differ by more than what is to be found. The API server has one core
+to itself, engine and callers the other.
 
 CPU per request is that of the API-server process and all its threads, exporter included, from the
 kernel's accounting, for answers of two tokens one at a time: what a request costs beside its
 tokens, and little else to drown it. (What an output costs is in `micro`.)
 
 Throughput is that of eight streams at once with the lengths that vLLM's own serving benchmark has
-by default, 1,024 tokens in and 128 out. One server is compared with itself, ours switched off and
-on in short turns: two processes of the same program differ by more than what is to be found, and a
-shared machine's speed wanders by the second, which only many close pairs average out.
+by default, 1,024 tokens in and 128 out, ours switched off and on in short turns: a shared machine's
+speed wanders by the second, which only many close pairs average out.
 
     python -m tests.benchmarks.vllm_server [--rounds 20] [--pairs 80]
 """
@@ -35,6 +35,7 @@ from typing import Any
 
 from tests.benchmarks.report import ROOT, Bound, interval, write
 from tests.benchmarks.sink import Sink
+from tests.benchmarks.switch.switch import MODES
 from tests.services import vllm
 
 VARIANTS = ("bare", "native", "byhand", "ours")
@@ -52,69 +53,65 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=80)
     options = parser.parse_args()
     with ExitStack() as stack, tempfile.TemporaryDirectory() as work:
-        servers = start(stack, Path(work), VARIANTS)
-        spent = [cpu_round(servers, index) for index in range(options.rounds + 2)][2:]
-    with ExitStack() as stack, tempfile.TemporaryDirectory() as work:
-        server = start(stack, Path(work), ["ours"])["ours"]
+        server = start(stack, Path(work))
+        spent = [cpu_round(server, index) for index in range(options.rounds + 2)][2:]
         pairs = [throughput_pair(server, index) for index in range(options.pairs + 2)][2:]
     return write("vllm_server", *judged(spent, pairs))
 
 
-def start(stack: ExitStack, work: Path, variants: Sequence[str]) -> dict[str, vllm.Vllm]:
-    """Servers that export to one sink, which drops what it gets."""
+def start(stack: ExitStack, work: Path) -> vllm.Vllm:
+    """The server; it exports to a sink, which drops what it gets."""
     os.sched_setaffinity(0, {API_CORE, ENGINE_CORE})
     sink = stack.enter_context(Sink())
-    overlays = {
-        "ours": vllm.overlay(ROOT, work / "ours"),
-        "byhand": vllm.overlay(ROOT / "tests/benchmarks/byhand", work / "byhand"),
-    }
-    vllm.overlay(ROOT / "tests/benchmarks/switch", work / "ours")
-    servers = {}
-    for name in variants:
-        folder = work / f"server-{name}"
-        folder.mkdir()
-        traced = name != "bare"
-        servers[name] = stack.enter_context(
-            vllm.Vllm.start(
-                folder,
-                overlay=overlays.get(name),
-                args=[f"--otlp-traces-endpoint={sink.url}/v1/traces"] if name == "native" else [],
-                env={
-                    **({"OTEL_EXPORTER_OTLP_ENDPOINT": sink.url} if traced else {}),
-                    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
-                    "OTEL_BSP_SCHEDULE_DELAY": "500",
-                    "OMP_NUM_THREADS": "1",
-                    "KMP_BLOCKTIME": "0",
-                    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-                },
-            )
+    overlay = work / "overlay"
+    for plugin in (ROOT, ROOT / "tests/benchmarks/byhand", ROOT / "tests/benchmarks/switch"):
+        vllm.overlay(plugin, overlay)
+    server = stack.enter_context(
+        vllm.Vllm.start(
+            work,
+            overlay=overlay,
+            args=[f"--otlp-traces-endpoint={sink.url}/v1/traces"],
+            env={
+                "OTEL_EXPORTER_OTLP_ENDPOINT": sink.url,
+                "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+                "OTEL_BSP_SCHEDULE_DELAY": "500",
+                "OMP_NUM_THREADS": "1",
+                "KMP_BLOCKTIME": "0",
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            },
         )
-    for server in servers.values():
-        pin(server.pid)
+    )
+    pin(server.pid)
     os.sched_setaffinity(0, {ENGINE_CORE})
-    return servers
+    return server
 
 
-def cpu_round(servers: dict[str, vllm.Vllm], index: int) -> dict[str, float]:
-    """Microseconds of CPU per request of each API server, for the same requests."""
-    order = list(servers)
+def switch(server: vllm.Vllm, mode: str) -> None:
+    """From now on the server is traced in that way, or bare."""
+    os.kill(server.pid, signal.SIGRTMIN + 1 + MODES.index(mode))
+    time.sleep(0.05)
+
+
+def cpu_round(server: vllm.Vllm, index: int) -> dict[str, float]:
+    """Microseconds of CPU per request of the API server, for the same requests in each mode."""
+    order = list(VARIANTS)
     random.Random(index).shuffle(order)
     found = {}
     for name in order:
-        before = cpu_ns(servers[name].pid)
-        asyncio.run(load(servers[name], CPU_REQUESTS, CPU_TOKENS, at_once=1))
+        switch(server, name)
+        before = cpu_ns(server.pid)
+        asyncio.run(load(server, CPU_REQUESTS, CPU_TOKENS, at_once=1))
         time.sleep(0.7)  # the exporter works on what has just ended
-        found[name] = (cpu_ns(servers[name].pid) - before) / 1000 / CPU_REQUESTS
+        found[name] = (cpu_ns(server.pid) - before) / 1000 / CPU_REQUESTS
     print(index, {name: round(found[name]) for name in VARIANTS}, flush=True)
     return found
 
 
 def throughput_pair(server: vllm.Vllm, index: int) -> dict[str, float]:
-    """Seconds for the same requests with ours switched off and on, one right after the other."""
+    """Seconds for the same requests bare and with ours, one right after the other."""
     found = {}
     for name in ("off", "on") if index % 2 else ("on", "off"):
-        os.kill(server.pid, signal.SIGRTMIN + (2 if name == "on" else 1))
-        time.sleep(0.05)
+        switch(server, "ours" if name == "on" else "bare")
         started = time.perf_counter()
         asyncio.run(load(server, AT_ONCE, TOKENS, at_once=AT_ONCE, prompt=LONG))
         found[name] = time.perf_counter() - started

@@ -141,13 +141,16 @@ class Records:
 class Middleware:
     """Wraps the application: body first, spans around, records at the last byte."""
 
+    active = False
+
     def __init__(self, app: Any, records: Records) -> None:
         self.app = app
         self.records = records
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection."""
-        if scope["type"] != "http" or not scope["path"].startswith("/v1/chat"):
+        chat = scope["type"] == "http" and scope["path"].startswith("/v1/chat")
+        if not (self.active and chat):
             await self.app(scope, receive, send)
             return
         first = await receive()
