@@ -103,7 +103,7 @@ def test_ctrl_c_reports_what_came_so_far(tmp_path: Path) -> None:
     """Exit status 130, a whole report, and nothing is left running."""
     with running(tmp_path, "--format", "json") as (demo, children):
         demo.send_signal(signal.SIGINT)
-        out, err = demo.communicate(timeout=30)
+        out, err = demo.communicate(timeout=90)
         assert demo.returncode == 130, err
         assert 0 < report(out)["requests"] < 300
         assert "Traceback" not in err
@@ -118,7 +118,7 @@ def test_nothing_is_left_when_it_is_ended(tmp_path: Path, number: int, status: i
     """Neither when it is asked to end nor when it is killed."""
     with running(tmp_path) as (demo, children):
         demo.send_signal(number)
-        assert demo.wait(30) == status
+        assert demo.wait(90) == status
         assert within(10, lambda: not any(map(alive, children)))
 
 
@@ -126,7 +126,7 @@ def test_a_server_that_dies_is_told(tmp_path: Path) -> None:
     """Exit status 1, what came so far, and the tail of the server's log."""
     with running(tmp_path, "--format", "json") as (demo, children):
         os.kill(max(children), signal.SIGKILL)
-        out, err = demo.communicate(timeout=30)
+        out, err = demo.communicate(timeout=90)
         assert demo.returncode == 1, err
         assert report(out)["requests"] > 0
         assert "the simulated vLLM has ended. Its last words:" in err
