@@ -23,18 +23,19 @@ from otel_llm.emit.telemetry import Telemetry
 from otel_llm.emit.values import Value
 from otel_llm.errors import ConfigurationError
 from otel_llm.guard import guard
+from otel_llm.host.settings import HostSettings
 from otel_llm.propagation.identity import IdentityKey, parse_keys
 from otel_llm.semconv import VOCABULARIES
 from otel_llm.servers.asgi import ServerSettings
+from otel_llm.variables import choice, flag, number, switch_or_text
 
 if TYPE_CHECKING:
+    from otel_llm.host.watch import Watcher
     from otel_llm.providers import Providers
 
 _log = logging.getLogger("otel_llm")
 Slo = Mapping[str, object] | str
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-_TRUE = frozenset({"1", "true", "yes", "on"})
-_FALSE = frozenset({"0", "false", "no", "off"})
 _CAPTURES = {"span_only": True, "span_and_event": True, "event_only": False, "no_content": False}
 
 
@@ -49,6 +50,7 @@ class Settings:
     prometheus: bool | str = False
     logs: bool = False
     beside: Beside = Beside.JOIN
+    host: HostSettings = field(default_factory=HostSettings)
     context_keys: tuple[IdentityKey, ...] = ()
     emit: EmitSettings = field(default_factory=EmitSettings)
 
@@ -58,14 +60,15 @@ class Settings:
         env = os.environ if environ is None else environ
         names = [name.strip() for name in env.get("OTEL_LLM_ENGINES", "").split(",")]
         return cls(
-            disabled=_flag(env, "OTEL_LLM_DISABLED", default=False)
+            disabled=flag(env, "OTEL_LLM_DISABLED", default=False)
             or env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true",
             engines=_known(name for name in names if name),
-            trust_remote=_flag(env, "OTEL_LLM_TRUST_REMOTE", default=True),
-            vllm_stats=_flag(env, "OTEL_LLM_VLLM_STATS", default=True),
-            prometheus=_switch_or_text(env, "OTEL_LLM_PROMETHEUS"),
-            logs=_flag(env, "OTEL_LLM_LOGS", default=False),
-            beside=_beside(env),
+            trust_remote=flag(env, "OTEL_LLM_TRUST_REMOTE", default=True),
+            vllm_stats=flag(env, "OTEL_LLM_VLLM_STATS", default=True),
+            prometheus=switch_or_text(env, "OTEL_LLM_PROMETHEUS"),
+            logs=flag(env, "OTEL_LLM_LOGS", default=False),
+            beside=Beside(choice(env, "OTEL_LLM_BESIDE", Beside, Beside.JOIN)),
+            host=HostSettings.from_environment(env),
             context_keys=parse_keys(env.get("OTEL_LLM_CONTEXT_KEYS", "")),
             emit=_emit_settings(env),
         )
@@ -88,54 +91,14 @@ def _emit_settings(env: Mapping[str, str]) -> EmitSettings:
         raise ConfigurationError(f"OTEL_LLM_SEMCONV is {name!r}; it must be one of: {known}")
     return EmitSettings(
         vocabulary=VOCABULARIES[name],
-        phase_spans=_flag(env, "OTEL_LLM_PHASE_SPANS", default=True),
-        latency_aliases=_flag(env, "OTEL_LLM_LATENCY_ALIASES", default=False),
-        chunk_metrics=_flag(env, "OTEL_LLM_CHUNK_METRICS", default=False),
+        phase_spans=flag(env, "OTEL_LLM_PHASE_SPANS", default=True),
+        latency_aliases=flag(env, "OTEL_LLM_LATENCY_ALIASES", default=False),
+        chunk_metrics=flag(env, "OTEL_LLM_CHUNK_METRICS", default=False),
         capture_content=_captures(env),
-        content_limit=_number(env, "OTEL_LLM_CONTENT_LIMIT", default=32_768),
+        content_limit=number(env, "OTEL_LLM_CONTENT_LIMIT", default=32_768),
         slo=parse_objectives(env.get("OTEL_LLM_SLO", ""), "OTEL_LLM_SLO"),
         metric_attributes=attribute_names(env.get("OTEL_LLM_METRIC_ATTRIBUTES", "")),
     )
-
-
-def _flag(env: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = env.get(name, "")
-    value = text.strip().lower()
-    if not value:
-        return default
-    if value in _TRUE:
-        return True
-    if value in _FALSE:
-        return False
-    raise ConfigurationError(f"{name} is {text!r}; it must be true or false")
-
-
-def _beside(env: Mapping[str, str]) -> Beside:
-    text = env.get("OTEL_LLM_BESIDE", "").strip().lower() or Beside.JOIN.value
-    try:
-        return Beside(text)
-    except ValueError:
-        known = ", ".join(Beside)
-        raise ConfigurationError(
-            f"OTEL_LLM_BESIDE is {text!r}; it must be one of: {known}"
-        ) from None
-
-
-def _switch_or_text(env: Mapping[str, str], name: str) -> bool | str:
-    """True or false, or else a text such as an address."""
-    text = env.get(name, "").strip()
-    if text.isdigit():
-        return text  # a port, also port 1
-    return _flag(env, name, default=False) if text.lower() in {"", *_TRUE, *_FALSE} else text
-
-
-def _number(env: Mapping[str, str], name: str, *, default: int) -> int:
-    text = env.get(name, "").strip()
-    if not text:
-        return default
-    if not (len(text) < 10 and text.isascii() and text.isdigit() and 0 < int(text) <= 10**9):
-        raise ConfigurationError(f"{name} is {text!r}; it must be a whole number above 0")
-    return int(text)
 
 
 def _captures(env: Mapping[str, str]) -> bool:
@@ -144,7 +107,7 @@ def _captures(env: Mapping[str, str]) -> bool:
         _log.warning("%s is %s; content is written on spans only, not as events", CAPTURE, value)
     if value in _CAPTURES:
         return _CAPTURES[value]
-    return _flag({CAPTURE: value}, CAPTURE, default=False)
+    return flag({CAPTURE: value}, CAPTURE, default=False)
 
 
 class Runtime:
@@ -197,8 +160,23 @@ class Runtime:
         """Join incoming traces from now on, or link them."""
         self._server = replace(self.server, trust_remote=remote)
 
-    def use(self, made: Providers, emit: EmitSettings, *, logs: bool) -> Telemetry:
-        """Take over providers that were made for this process; with *logs*, stamp log records."""
+    def watch(self, host: HostSettings) -> Watcher | None:
+        """What looks at the machine around requests, if *host* switches it on; `reset` ends it."""
+        if host == HostSettings():
+            return None
+        from otel_llm.host.watch import Watcher
+
+        found = Watcher(host)
+        self.closing.append(found.close)
+        return found
+
+    def use(
+        self, made: Providers, emit: EmitSettings, *, logs: bool, host: HostSettings | None = None
+    ) -> Telemetry:
+        """Take over providers that were made for this process.
+
+        With *logs*, log records are stamped; without *host* the environment's is used.
+        """
         if logs:
             from otel_llm.logs import correlate
 
@@ -209,6 +187,7 @@ class Runtime:
             emit,
             finished_spans=made.finished_spans,
             histograms=made.histograms,
+            around=self.watch(host or self.settings.host),
         )
         self.closing += made.closing
         return self.telemetry
@@ -234,7 +213,8 @@ class Runtime:
         if self.telemetry is not None:
             return self.telemetry
         if self._implicit is None:
-            self._implicit = Telemetry(settings=self.settings.emit)
+            settings = self.settings
+            self._implicit = Telemetry(settings=settings.emit, around=self.watch(settings.host))
         return self._implicit
 
 
@@ -283,7 +263,8 @@ def instrument(
     rows = rows_of(engines if engines is not None else settings.engines)
     chosen = (tracer_provider, meter_provider) != (None, None) or emit != settings.emit
     if RUNTIME.telemetry is None and chosen:
-        RUNTIME.telemetry = Telemetry(tracer_provider, meter_provider, emit)
+        around = RUNTIME.watch(settings.host)
+        RUNTIME.telemetry = Telemetry(tracer_provider, meter_provider, emit, around=around)
     if trust_remote is not None:
         RUNTIME.trust(trust_remote)
     if vllm_stats is not None:

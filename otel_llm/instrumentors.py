@@ -62,7 +62,7 @@ def _telemetry(*, own: Mapping[str, str] | None) -> Telemetry | None:
 def _made(*, own: Mapping[str, str] | None) -> Telemetry:
     settings = config.Settings.from_environment()
     if own is None:
-        return Telemetry(settings=settings.emit)
+        return Telemetry(settings=settings.emit, around=config.RUNTIME.watch(settings.host))
     from otel_llm.providers import providers
 
     attributes = own.get("OTEL_RESOURCE_ATTRIBUTES", "")

@@ -279,3 +279,50 @@ NET_RETRANSMITS: Final = "otel_llm.net.retransmits"
 # --- Sampling: what every kept span says of the trace's decision --------------------------
 ADJUSTED_COUNT: Final = "otel_llm.sampling.adjusted_count"
 """For how many requests a kept one stands: 1 / probability that its trace was kept (double)."""
+
+# --- Names that engines' own spans carry, beside the aliases above ------------------------
+NATIVE_INFERENCE: Final = "gen_ai.latency.time_in_model_inference"
+NATIVE_KV_TRANSFER: Final = "gen_ai.latency.kv_cache_transfer_time"
+NATIVE_PROMPT_TOKENS: Final = "gen_ai.usage.prompt_tokens"
+NATIVE_COMPLETION_TOKENS: Final = "gen_ai.usage.completion_tokens"
+NATIVE_CACHED_TOKENS: Final = "gen_ai.usage.cached_tokens"
+NATIVE_CHOICES: Final = "gen_ai.request.n"
+
+# --- otel_llm: the machine around a request (integers) ------------------------------------
+UPLOAD_US: Final = "otel_llm.preprocess.upload_us"
+"""From arrival until the whole body of the request had come in."""
+HOST_CPU_THROTTLED_US: Final = "otel_llm.host.cpu_throttled_us"
+HOST_CPU_THROTTLED_PERIODS: Final = "otel_llm.host.cpu_throttled_periods"
+HOST_RUN_QUEUE_US: Final = "otel_llm.host.run_queue_us"
+HOST_LOOP_LAG_MAX_US: Final = "otel_llm.host.loop_lag_max_us"
+HOST_MINOR_FAULTS: Final = "otel_llm.host.minor_faults"
+HOST_MAJOR_FAULTS: Final = "otel_llm.host.major_faults"
+HOST_NUMA_NODE: Final = "otel_llm.host.numa_node"
+
+
+def gpu_in(phase: str, what: str) -> str:
+    """Attribute for the GPUs in a phase, such as ``otel_llm.gpu.prefill.clock_mhz``."""
+    return f"otel_llm.gpu.{phase}.{what}"
+
+
+# --- Hardware metrics: the conventions' names, and ours where they have none ---------------
+HW_ID: Final = "hw.id"
+HW_TYPE: Final = "hw.type"
+HW_NAME: Final = "hw.name"
+HW_MODEL: Final = "hw.model"
+HW_VENDOR: Final = "hw.vendor"
+HW_GPU_TASK: Final = "hw.gpu.task"
+NETWORK_IO_DIRECTION: Final = "network.io.direction"
+HW_GPU_UTILIZATION: Final = "hw.gpu.utilization"
+HW_GPU_MEMORY_USAGE: Final = "hw.gpu.memory.usage"
+HW_GPU_MEMORY_LIMIT: Final = "hw.gpu.memory.limit"
+HW_GPU_MEMORY_UTILIZATION: Final = "hw.gpu.memory.utilization"
+HW_GPU_IO: Final = "hw.gpu.io"
+GPU_CLOCK: Final = "otel_llm.gpu.clock"
+GPU_THROTTLED: Final = "otel_llm.gpu.throttled"
+GPU_DOMAIN: Final = "otel_llm.gpu.clock.domain"
+GPU_LINK: Final = "otel_llm.gpu.link"
+GPU_REASON: Final = "otel_llm.gpu.throttle.reason"
+RATIO: Final = "1"
+BYTES: Final = "By"
+HERTZ: Final = "Hz"

@@ -33,6 +33,8 @@ def configure(  # noqa: PLR0913 - one argument per thing that users set
     trust_remote: bool | None = None,
     slo: config.Slo | None = None,
     metric_attributes: Iterable[str] | None = None,
+    host: bool | str | None = None,
+    gpu: bool | None = None,
     set_global: bool = False,
 ) -> None:
     """Build providers that export by OTLP, and instrument with them.
@@ -56,6 +58,9 @@ def configure(  # noqa: PLR0913 - one argument per thing that users set
         trust_remote: As for `instrument`.
         slo: As for `instrument`.
         metric_attributes: As for `instrument`.
+        host: Sample the operating system around requests; `"all"` on clients, too; otherwise
+            `OTEL_LLM_HOST` decides.
+        gpu: Sample NVIDIA GPUs; otherwise `OTEL_LLM_GPU` decides.
         set_global: Also make them the process's global providers.
 
     Raises:
@@ -77,6 +82,7 @@ def configure(  # noqa: PLR0913 - one argument per thing that users set
         slo=slo,
         metric_attributes=metric_attributes,
     )
+    around = settings.host.given(host, gpu)
     made = providers(
         endpoint=endpoint,
         protocol=protocol,
@@ -89,7 +95,8 @@ def configure(  # noqa: PLR0913 - one argument per thing that users set
     )
     if set_global:
         _set_global(made)
-    config.RUNTIME.use(made, emit, logs=settings.logs if logs is None else logs)
+    stamped = settings.logs if logs is None else logs
+    config.RUNTIME.use(made, emit, logs=stamped, host=around)
     config.instrument(engines=engines, vllm_stats=vllm_stats, trust_remote=trust_remote)
 
 

@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from otel_llm.config import CAPTURE, Settings
 from otel_llm.doctor.finding import Finding, error, info, ok, warning
 from otel_llm.doctor.network import targets
 from otel_llm.errors import ConfigurationError
+from otel_llm.host.settings import GPU, HostSettings
 from otel_llm.propagation.headers import header_fields
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _WHOLE_NUMBERS = (
     "OTEL_ATTRIBUTE_COUNT_LIMIT",
     "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
 )
+_NVML = {"nvidia-ml-py", "nvidia-ml-py3", "pynvml"}
 _COMPRESSIONS = {"none", "gzip", "deflate"}
 
 
@@ -50,6 +52,7 @@ def check(environment: Environment) -> Iterator[Finding]:
         *_targets(env),
         *_values(env),
         *_sampler(env),
+        *_gpu(environment),
         *_notes(env),
     ]
     yield from found or [ok("config.fine", "every variable can be read")]
@@ -197,6 +200,19 @@ def _sampler(env: Mapping[str, str]) -> Iterator[Finding]:
             "A head sampler does not know which requests will be slow, and loses most of them. "
             "Metrics count every request all the same.",
             "Keep all here, and let a collector choose by latency (tail sampling).",
+        )
+
+
+def _gpu(environment: Environment) -> Iterator[Finding]:
+    wanted = HostSettings()
+    with suppress(ConfigurationError):  # told by `_settings`
+        wanted = HostSettings.from_environment(environment.variables)
+    if wanted.gpu and not _NVML & environment.distributions.keys():
+        yield warning(
+            "config.gpu",
+            f"{GPU} is on, and nvidia-ml-py is not installed",
+            "No GPU is looked at.",
+            "pip install 'otel-llm[gpu]'",
         )
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import weakref
-from _thread import get_ident, start_new_thread
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +13,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, Status, StatusCode
 
 from otel_llm import semconv
+from otel_llm.emit.collecting import aside, collecting
 from otel_llm.emit.content import content_attributes
 from otel_llm.emit.objectives import judged
 from otel_llm.emit.request import RequestInfo, request_id
@@ -48,6 +47,7 @@ class LiveRequest:
     __slots__ = (
         "__weakref__",
         "_answers",
+        "_around",
         "_extra",
         "_joined",
         "_open",
@@ -78,6 +78,8 @@ class LiveRequest:
         self._answers: dict[int, Sequence[object]] = {}
         self.on_finish: Callable[[Timeline], None] | None = None
         self._extra: dict[str, object] = {}
+        around = telemetry.around
+        self._around = None if around is None or not span.is_recording() else around(recorder)
         self.info = info
         self.recorder = recorder
         self.span = span
@@ -186,12 +188,9 @@ class LiveRequest:
 
     def finish_anywhere(self) -> None:
         """As `finish`, also where the garbage collector has come by; see `__del__`."""
-        if _collecting != get_ident():
-            self.finish()
-            return
-        try:
-            start_new_thread(self.finish, (self.recorder.clock.monotonic_ns(),))
-        except RuntimeError:  # the interpreter is shutting down
+        if collecting():
+            aside(self.finish, self.recorder.clock.monotonic_ns())
+        else:
             self.finish()
 
     def disown(self) -> None:
@@ -221,6 +220,8 @@ class LiveRequest:
         if verdicts and (missed := tuple(name for name, met in verdicts if not met)):
             attributes[semconv.SLO_MISSED] = missed
         self._add_recorded(attributes, timeline)
+        if self._around is not None:
+            attributes.update(self._around(timeline))
         if self._joined:
             self._join(attributes, timeline)
             return
@@ -265,31 +266,13 @@ class LiveRequest:
             start_span(name, context, attributes=attributes, start_time=start_ns).end(end_ns)
 
     def __del__(self) -> None:
-        """End what nobody ended; from a thread if the garbage collector came by.
-
-        The collector may run inside a lock of the SDK, which ending a span takes again. A bare
-        thread needs no lock to be started.
-        """
+        """End what nobody ended; from a thread if the garbage collector came by."""
         if self._timeline is not None:
             return
-        if _collecting != get_ident():
+        if collecting():
+            aside(self.abandon)
+        else:
             self.abandon()
-            return
-        try:
-            start_new_thread(self.abandon, ())
-        except RuntimeError:  # the interpreter is shutting down
-            self.abandon()
-
-
-_collecting = 0
-
-
-def _note_collection(phase: str, _info: dict[str, int]) -> None:
-    global _collecting  # noqa: PLW0603 - there is one collector in a process
-    _collecting = get_ident() if phase == "start" else 0
-
-
-gc.callbacks.append(_note_collection)
 
 
 _PHASE_SPAN = {phase: semconv.phase_span(phase) for phase in Phase}

@@ -6,7 +6,7 @@ import atexit
 import logging
 import os
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -23,7 +23,7 @@ from otel_llm.emit.metrics import Histograms, Instruments
 from otel_llm.emit.request import RequestInfo
 from otel_llm.emit.settings import EmitSettings
 from otel_llm.emit.values import Value
-from otel_llm.timeline import RequestRecorder, Side
+from otel_llm.timeline import RequestRecorder, Side, Timeline
 
 _log = logging.getLogger("otel_llm")
 _KINDS = {
@@ -49,7 +49,10 @@ class Telemetry:
         clock: Clock = SYSTEM_CLOCK,
         finished_spans: FinishedSpans | None = None,
         histograms: Histograms | None = None,
+        around: Around | None = None,
     ) -> None:
+        self.around = around
+        """What looks at the machine while requests are open; None costs nothing."""
         self.settings = settings or EmitSettings()
         self.finished_spans = finished_spans
         self.clock = clock
@@ -57,9 +60,10 @@ class Telemetry:
         self.tracer = provider.get_tracer(
             semconv.SCOPE, __version__, schema_url=self.settings.vocabulary.schema_url
         )
-        self.instruments = Instruments(
-            meter_provider or metrics.get_meter_provider(), self.settings, histograms
-        )
+        meters = meter_provider or metrics.get_meter_provider()
+        self.instruments = Instruments(meters, self.settings, histograms)
+        if around is not None:
+            around.observe(meters.get_meter(semconv.SCOPE, __version__))
         self._open: dict[int, weakref.ref[LiveRequest]] = {}
         _alive.add(self)
         _finish_at_exit()
@@ -154,6 +158,18 @@ class FinishedSpans(Protocol):
 
         Of each its name, its attributes, its start and its end, nanoseconds since the epoch.
         """
+
+
+class Around(Protocol):
+    """Looks at the machine around requests. Neither method raises."""
+
+    def __call__(
+        self, recorder: RequestRecorder
+    ) -> Callable[[Timeline], Mapping[str, Value]] | None:
+        """A request begins; what is returned gives attributes of its span when it ends."""
+
+    def observe(self, meter: metrics.Meter) -> None:
+        """Create metrics that need no request."""
 
 
 def _start_attributes(info: RequestInfo, side: Side) -> dict[str, Value]:

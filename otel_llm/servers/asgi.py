@@ -4,47 +4,43 @@ It wraps the whole application. For inference routes it reads the JSON body firs
 samplers see the model), joins the caller's trace, and ends the spans when the last byte was
 handed over or the peer left; work after that is not counted. Chunks pass at once, unchanged.
 A SERVER span that another library has opened (FastAPI's own, contrib's) is used, not doubled.
+A WebSocket connection gets a SERVER span alone (`otel_llm.servers.websocket`).
 """
 
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from opentelemetry import context as context_api
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Span, Status, StatusCode
 
 from otel_llm import semconv
 from otel_llm.clock import Anchor
 from otel_llm.emit.content import as_messages
-from otel_llm.emit.live import NOTHING_KNOWN, LiveRequest, current_request, is_left_behind
+from otel_llm.emit.live import NOTHING_KNOWN, LiveRequest, current_request
 from otel_llm.emit.request import RequestInfo, request_parameters
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.emit.values import Value
 from otel_llm.guard import guard
 from otel_llm.propagation.headers import (
     context_headers,
-    from_fields,
     header_names,
     injected,
-    joined,
     normalised,
     replaced,
 )
-from otel_llm.propagation.identity import IdentityKey, identity
-from otel_llm.replies.failure import failure_in
-from otel_llm.servers.body import BodyAhead, Message, Receive, Scope, Send
+from otel_llm.propagation.identity import IdentityKey
+from otel_llm.servers.arrival import Arrival
+from otel_llm.servers.body import App, BodyAhead, Message, Receive, Scope, Send
+from otel_llm.servers.reply import StreamedBody, error_event, has_data
 from otel_llm.servers.routes import Route, route_of
 from otel_llm.servers.scope import address_of, http_attributes, model_of, prompt_of
+from otel_llm.servers.websocket import Connection
 from otel_llm.timeline import Mark, Outcome, Side, Timeline
 
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 INCOMPLETE_RESPONSE = "incomplete_response"
 _BODY_HEADERS = frozenset({b"content-type", b"content-length"})
 _STREAM_TYPES = (b"text/event-stream", b"application/x-ndjson")
@@ -85,7 +81,7 @@ class InferenceMiddleware:
         self._settings = settings or ServerSettings()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection; anything but an inference request passes through untouched."""
+        """Serve one connection; all but inference requests and WebSockets pass untouched."""
         if self._inside:
             await self.app(scope, receive, send)
         else:
@@ -96,15 +92,20 @@ class InferenceMiddleware:
         route = None
         if scope["type"] == "http" and current_request() is None:
             route = route_of(scope.get("method", ""), scope.get("path", ""))
-        telemetry = self._resolved() if route is not None else None
-        if route is None or telemetry is None:
+        wanted = route is not None or scope["type"] == "websocket"
+        telemetry = self._resolved() if wanted else None
+        if telemetry is None:
             await app(scope, receive, send)
             return
         anchor = Anchor.take(telemetry.clock)
         settings = self._settings
         given = settings if isinstance(settings, ServerSettings) else settings()
-        exchange = _Exchange(telemetry, given, route, anchor)
-        await exchange.serve(app, scope, receive, send)
+        headers = normalised(_read(scope, given))
+        if route is not None:
+            exchange = _Exchange(telemetry, given, route, anchor)
+            await exchange.serve(app, scope, headers, receive, send)
+        else:
+            await Connection(telemetry, given, anchor).serve(app, scope, headers, receive, send)
 
     def _resolved(self) -> Telemetry | None:
         telemetry = self._telemetry
@@ -154,13 +155,17 @@ class _Exchange:
         self.live: LiveRequest | None = None
         self.server: Span | None = None
         self.status: int | None = None
+        self.body = StreamedBody()
         self._awaiting_token = False
+        self._uploading = True
 
-    async def serve(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(
+        self, app: App, scope: Scope, headers: Mapping[str, str], receive: Receive, send: Send
+    ) -> None:
         """Run the application with the request span current, and end it on every way out."""
-        headers = normalised(self._read(scope))
         ahead = BodyAhead(receive)
         body = await ahead.read(headers) if self.route.json else {}
+        uploaded_ns = self.telemetry.clock.monotonic_ns() if ahead.whole else None
         with guard("asgi.start"):
             scope = self._start(scope, headers, body)
         live = self.live
@@ -169,6 +174,8 @@ class _Exchange:
                 self._finish_server(NOTHING_KNOWN)
             await app(scope, ahead.receive, send)
             return
+        if uploaded_ns is not None:
+            self._uploaded(live, uploaded_ns)
         token = context_api.attach(live.context)
         try:
             await app(scope, self._receive(ahead, live), self._send(send, live))
@@ -179,27 +186,18 @@ class _Exchange:
             context_api.detach(token)
             self._returned(live)
 
-    def _read(self, scope: Scope) -> list[tuple[bytes, bytes]]:
-        """Those headers of the request that we look at; most requests have many others."""
-        wanted = _wanted(header_names(), self.settings.context_keys)
-        return [each for each in scope.get("headers", ()) if each[0].lower() in wanted]
-
     def _start(self, scope: Scope, headers: Mapping[str, str], body: dict[str, Any]) -> Scope:
         """Open the spans; returns the scope for the application, our context in its headers."""
-        outer = context_api.get_current()
-        if is_left_behind(outer):
-            outer = Context()
-        remote = from_fields(headers, outer)
-        # A stranger's baggage names nobody.
-        known = remote if self.settings.trust_remote else outer
-        who = identity(self.settings.context_keys, headers, known)
+        arrival = Arrival.of(headers, self.settings)
         model = model_of(body)
-        http = {**http_attributes(scope, self.route, model), **who}
-        parent = self._server_context(outer, remote, http)
+        http = {**http_attributes(scope, self.route, model), **arrival.who}
+        parent, self.server = arrival.server_span(
+            self.telemetry, http, self.anchor, trust=self.settings.trust_remote
+        )
         parameters = request_parameters(body, self.telemetry.settings.vocabulary)
         stops = parameters.pop(semconv.STOP_SEQUENCES, None)  # they may quote the prompt
         attributes: dict[str, Value] = {semconv.HTTP_ROUTE: self.route.path, **parameters}
-        attributes.update(who)
+        attributes.update(arrival.who)
         address, port = address_of(scope)
         info = RequestInfo(
             operation=self.route.operation,
@@ -223,36 +221,26 @@ class _Exchange:
         passed = replaced(scope.get("headers", ()), fields, without)
         return {**scope, "headers": passed}
 
-    def _server_context(
-        self, outer: Context, remote: Context, attributes: Mapping[str, Value]
-    ) -> Context:
-        """The context of the SERVER span: somebody else's that is current, else ours."""
-        owner = trace.get_current_span(outer).get_span_context()
-        if owner.is_valid and not owner.is_remote:
-            return outer
-        parent, links = joined(remote, outer, trust=self.settings.trust_remote)
-        self.server = self.telemetry.tracer.start_span(
-            f"{attributes[semconv.HTTP_METHOD]} {self.route.path}",
-            context=parent,
-            kind=SpanKind.SERVER,
-            attributes=attributes,
-            links=links,
-            start_time=self.anchor.wall_ns,
-        )
-        return trace.set_span_in_context(self.server, parent)
-
     def _receive(self, ahead: BodyAhead, live: LiveRequest) -> Receive:
         async def receive() -> Message:
             message = await ahead.receive()
             if message["type"] == "http.disconnect" and not live.finished:
                 live.recorder.ending(peer_gone=True)
                 live.finish()
+            elif self._uploading and not message.get("more_body", False):
+                self._uploaded(live, live.recorder.clock.monotonic_ns())
             return message
 
         return receive
 
+    def _uploaded(self, live: LiveRequest, at_ns: int) -> None:
+        """The whole of the request's body has come in."""
+        self._uploading = False
+        live.annotate({semconv.UPLOAD_US: (at_ns - self.anchor.monotonic_ns + 500) // 1000})
+
     def _send(self, send: Send, live: LiveRequest) -> Send:
         clock = live.recorder.clock.monotonic_ns
+        reply = self.body
 
         async def deliver(message: Message) -> None:
             due = self._awaiting_token and live.recorder.has_output
@@ -265,9 +253,9 @@ class _Exchange:
                 body = message.get("body", b"")
                 if due:
                     self._first_delivered(live, body, clock())
-                if live.recorder.streaming and b'"error"' in bytes(body):
-                    with guard("asgi.error_event"):
-                        _error_event(live, bytes(body))
+                if live.recorder.streaming and (reply.silent or b'"error"' in bytes(body)):
+                    with guard("asgi.body"):
+                        self._look(live, bytes(body))
                 if not message.get("more_body", False):
                     self._last_delivered(live, clock())
             elif message["type"] == "http.response.start":
@@ -275,6 +263,12 @@ class _Exchange:
                     self._started(live, message)
 
         return deliver
+
+    def _look(self, live: LiveRequest, body: bytes) -> None:
+        if self.body.silent:
+            self.body.look(body)
+        if b'"error"' in body:
+            error_event(live, body)
 
     def _started(self, live: LiveRequest, message: Message) -> None:
         """Read the reply's status, and from its type whether it is a stream after all."""
@@ -298,13 +292,14 @@ class _Exchange:
         """The last chunk was accepted. Where no engine tells of its end, this was it."""
         recorder = live.recorder
         if not live.finished and not recorder.calls:
-            recorder.ending(end_record=True)
+            empty = recorder.streaming and self.body.end()
+            recorder.ending(terminator=empty, end_record=not empty)
         live.finish(at_ns)
 
     def _first_delivered(self, live: LiveRequest, body: bytes, at_ns: int) -> None:
         """The first chunk accepted after the first token; comments and empty chunks are none."""
         with guard("asgi.first_delivered"):
-            if not _has_data(body):
+            if not has_data(body):
                 return
             live.recorder.mark(Mark.FIRST_DELIVERED, at_ns)
             self._awaiting_token = False
@@ -324,22 +319,12 @@ class _Exchange:
         server.end(None if timeline.end_us is None else timeline.end_us * 1000)
 
 
+def _read(scope: Scope, settings: ServerSettings) -> list[tuple[bytes, bytes]]:
+    """Those headers of the request that we look at; most requests have many others."""
+    wanted = _wanted(header_names(), settings.context_keys)
+    return [each for each in scope.get("headers", ()) if each[0].lower() in wanted]
+
+
 @functools.lru_cache(maxsize=8)
 def _wanted(names: frozenset[bytes], keys: tuple[IdentityKey, ...]) -> frozenset[bytes]:
     return _BODY_HEADERS | names | {each.key.encode() for each in keys}
-
-
-def _error_event(live: LiveRequest, body: bytes) -> None:
-    """Note an error that is told inside a stream; an engine that we watch tells its own."""
-    for line in () if live.recorder.calls else body.splitlines():
-        with suppress(ValueError):
-            failure = failure_in(json.loads(line.removeprefix(b"data:")))
-            if failure is not None:
-                outcome = Outcome.REJECTED if failure.refused else Outcome.ERROR
-                live.recorder.fail(outcome, failure.type)
-
-
-def _has_data(body: bytes | memoryview) -> bool:
-    """True when a chunk of an event stream holds a line that is not a comment."""
-    lines = bytes(body).split(b"\n")
-    return any(line.strip() and not line.startswith(b":") for line in lines)

@@ -11,6 +11,7 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LARGEST_BODY = 1024 * 1024
 """Bodies beyond this many bytes are passed on unread; the span then starts without a model."""
@@ -22,6 +23,8 @@ class BodyAhead:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._ahead: deque[Message] = deque()
+        self.whole = False
+        """True once the last message of the body was read here."""
 
     async def read(self, headers: Mapping[str, str], limit: int = LARGEST_BODY) -> dict[str, Any]:
         """The JSON object in the body, or an empty one if it is too large or something else."""
@@ -37,6 +40,7 @@ class BodyAhead:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if not message.get("more_body", False):
+                self.whole = True
                 return _object(b"".join(parts)) if size <= limit else {}
         return {}
 

@@ -36,15 +36,16 @@ def address_of(scope: Scope) -> tuple[str | None, int | None]:
     return server[0], server[1]
 
 
-def http_attributes(scope: Scope, route: Route, model: str | None) -> dict[str, Value]:
-    """Attributes of the SERVER span, known when it starts."""
+def http_attributes(scope: Scope, route: Route | None, model: str | None) -> dict[str, Value]:
+    """Attributes of the SERVER span, known when it starts; a WebSocket has no *route* of ours."""
     found: dict[str, Value] = {
-        semconv.HTTP_METHOD: scope["method"],
-        semconv.HTTP_ROUTE: route.path,
+        semconv.HTTP_METHOD: scope.get("method", "GET"),
         semconv.URL_PATH: clean_text(scope["path"][:LONGEST_PATH]),
         semconv.URL_SCHEME: scope.get("scheme", "http"),
-        semconv.OPERATION: route.operation,
     }
+    if route is not None:
+        found[semconv.HTTP_ROUTE] = route.path
+        found[semconv.OPERATION] = route.operation
     if version := scope.get("http_version"):
         found[semconv.NETWORK_PROTOCOL_VERSION] = version
     address, port = address_of(scope)

@@ -9,9 +9,9 @@ import pytest
 from tests.architecture.source import Module, modules
 
 LEVELS = (
-    {"semconv", "errors", "clock", "guard", "_version"},
+    {"semconv", "errors", "clock", "guard", "variables", "_version"},
     {"timeline", "resources"},
-    {"emit", "propagation"},
+    {"emit", "propagation", "host"},
     {"replies", "analysis"},
     {"adapters", "clients", "servers", "streams", "tracing"}
     | {"export", "logs", "prometheus", "scrape"},

@@ -164,6 +164,8 @@ VARIABLES = [
     ({"OTEL_SDK_DISABLED": "true"}, "config.disabled", Level.WARNING),
     ({"OTEL_LLM_VLLM_STATS": "false"}, "config.no-statistics", Level.WARNING),
     ({"OTEL_LLM_STRICT": "1"}, "config.strict", Level.WARNING),
+    ({"OTEL_LLM_GPU": "1"}, "config.gpu", Level.WARNING),
+    ({"OTEL_LLM_GPU": "perhaps"}, "config.invalid", Level.ERROR),
     ({"OTEL_TRACES_SAMPLER": "always_off"}, "config.sampler", Level.WARNING),
     ({"OTEL_TRACES_SAMPLER": "parentbased_always_off"}, "config.sampler", Level.WARNING),
     (

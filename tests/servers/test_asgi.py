@@ -327,7 +327,6 @@ class TestUntouched:
             scope("/v1/models"),
             scope("/health", method="GET"),
             scope(CHAT, method="GET"),
-            {"type": "websocket", "path": CHAT, "headers": []},
             {"type": "lifespan"},
         ],
         ids=lambda given: f"{given['type']} {given.get('path', '')}",
