@@ -17,6 +17,7 @@ from otel_llm.errors import ConfigurationError
 from otel_llm.propagation.headers import Carrier, from_fields, joined, normalised
 from otel_llm.propagation.identity import identity
 from otel_llm.servers import asgi
+from otel_llm.servers.body import App
 from otel_llm.servers.scope import LONGEST_NAME
 from otel_llm.timeline import Side
 from otel_llm.tracing import TracedRequest
@@ -99,7 +100,7 @@ class InferenceMiddleware(asgi.InferenceMiddleware):
 
     def __init__(
         self,
-        app: asgi.App,
+        app: App,
         *,
         provider: str = "unknown",
         telemetry: Telemetry | None = None,

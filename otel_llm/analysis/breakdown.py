@@ -26,7 +26,10 @@ LATENCIES: Mapping[str, Callable[[Request], int | None]] = {
     "itl": lambda request: request.inner(semconv.ITL_P50_US),
     "e2e": lambda request: request.e2e_us,
 }
-"""TTFT and E2E as the user saw them; ITL is each request's median gap, where outputs are made."""
+"""E2E is as the user saw it, TTFT from the attempt that was answered.
+
+ITL is each request's median gap, where outputs are made.
+"""
 DIMENSIONS: Mapping[str, Callable[[Request], str | None]] = {
     "model": lambda request: request.model,
     "route": lambda request: request.route,
@@ -44,13 +47,17 @@ class PhaseFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A set of requests: `requests` and `outcomes` as kept, `estimated` as seen."""
+    """A set of requests: `requests` and `outcomes` as kept, `estimated` as seen.
+
+    `skewed` are those of which a side lies outside its caller because their clocks differ.
+    """
 
     requests: int
     estimated: float
     outcomes: Mapping[str, int]
     latency: Mapping[str, Distribution | None]
     phases: Mapping[str, PhaseFigures]
+    skewed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,7 @@ def figures(requests: Sequence[Request]) -> Figures:
             for name, read in LATENCIES.items()
         },
         phases=_phases(ok),
+        skewed=sum(each.skewed for each in requests),
     )
 
 

@@ -91,6 +91,9 @@ class _Page:
         ]
         if left_out:
             self.line(f"Left out: {listed(left_out)}.")
+        if found.skewed:
+            where = times(found.skewed, "request")
+            self.line(f"In {where} the hosts' clocks disagree; no duration depends on them.")
         self.line()
 
     def ledger(self, analysis: Analysis) -> None:

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from otel_llm.analysis.breakdown import Analysis, Figures, PhaseFigures
+from otel_llm.analysis.clocks import ClockOffset
 from otel_llm.analysis.quantiles import Distribution
 from otel_llm.analysis.requests import Request
 from otel_llm.analysis.segments import placed
@@ -52,6 +53,7 @@ def _counts(figures: Figures) -> dict[str, Any]:
         "requests": figures.requests,
         "estimated_requests": figures.estimated,
         "outcomes": dict(figures.outcomes),
+        "skewed": figures.skewed,
     }
 
 
@@ -83,4 +85,14 @@ def _slow(request: Request) -> dict[str, Any]:
             {"name": name, "start_us": start, "duration_us": us, "source": source and source.value}
             for name, start, us, source in placed(request.segments)
         ],
+        "clocks": [_clock(each) for each in request.offsets],
+    }
+
+
+def _clock(offset: ClockOffset) -> dict[str, Any]:
+    return {
+        "side": offset.inner.side.value,
+        "span_id": offset.inner.span.span_id,
+        "offset_us": [offset.low_us, offset.high_us],
+        "skewed": offset.skewed,
     }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from otel_llm import semconv
 from otel_llm.analysis import segments as tile
+from otel_llm.analysis.clocks import ClockOffset, clock_offset
 from otel_llm.analysis.segments import Lane, Segment, Tiling
 from otel_llm.analysis.spans import SpanRecord
 from otel_llm.analysis.summary import Fault, RequestSpan
@@ -21,6 +23,7 @@ MOST_SIDES = 16
 PREFILL, DECODE = "prefill", "decode"
 """Roles of engines that share one request's work."""
 _UNANSWERED = {Outcome.REJECTED, Outcome.ERROR}
+_FAR = {Side.CLIENT, Side.PROXY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +33,24 @@ class Request:
     `sides` are those that answered, outermost first. `segments` tile `e2e_us` (whole
     microseconds, as all times here): phases, `network` and `unaccounted`. `durations` are the same
     by name: what is unknown is absent, `unaccounted` never is. `lanes` show each side as it saw
-    itself. `network_before_us` is the network's part before the first token, None if
-    unknown. A request stands for `weight` requests; without `weighed` nobody said so, and it is 1.
-    `hops` counts requests made on its way that begin with a client of their own.
+    itself. A request stands for `weight` requests; without `weighed` nobody said so, and it is 1.
+    `hops` counts requests made on its way that begin with a client of their own. `offsets` bound
+    how far the clocks of sides behind a network are ahead of their caller's.
     """
 
     sides: tuple[RequestSpan, ...]
     segments: tuple[Segment, ...]
     lanes: tuple[Lane, ...]
     durations: Mapping[str, Segment]
-    network_before_us: int | None = None
     weight: float = 1.0
     weighed: bool = False
     hops: int = 0
+    offsets: tuple[ClockOffset, ...] = ()
+
+    @property
+    def skewed(self) -> bool:
+        """Whether a side lies outside its caller by their clocks; nothing is moved for it."""
+        return any(each.skewed for each in self.offsets)
 
     @property
     def outermost(self) -> RequestSpan:
@@ -157,17 +165,16 @@ def _fault(root: Node, torn: bool) -> Fault | None:
 def _request(root: Node) -> Request:
     levels = list(_levels(root))
     tiling = _tiling(levels)
-    durations = tile.durations(tiling.segments)
     weight = _weight(root)
     return Request(
         sides=tuple(node.request for level in levels for node in level),
         segments=tiling.segments,
         lanes=tiling.lanes,
-        durations=durations,
-        network_before_us=_network_before(tiling, durations),
+        durations=tile.durations(tiling.segments, network_known=tiling.network_known),
         weight=1.0 if weight is None else weight,
         weighed=weight is not None,
         hops=sum(len(each.children) - len(each.inner) for each in root.owned()),
+        offsets=tuple(_offsets(levels)),
     )
 
 
@@ -217,16 +224,17 @@ def _tiling(levels: Sequence[tuple[Node, ...]]) -> Tiling:
 
 def _around(outer: RequestSpan, inner: Tiling) -> Tiling:
     """A server that calls an engine does so in its process, or by a client that nobody watched."""
-    far = outer.side in {Side.CLIENT, Side.PROXY}
+    far = outer.side in _FAR
     return tile.over_network(outer, inner) if far else tile.in_process(outer, inner)
 
 
-def _network_before(tiling: Tiling, durations: Mapping[str, Segment]) -> int | None:
-    """Never more than all of the network, some of which may have been cut off."""
-    network = durations.get(tile.NETWORK)
-    if network is None or tiling.before_us is None:
-        return None
-    return min(tiling.before_us, network.us)
+def _offsets(levels: Sequence[tuple[Node, ...]]) -> Iterator[ClockOffset]:
+    """Of every side behind a network; two that shared the work bound nothing alone."""
+    for outer, inner in pairwise(levels):
+        if outer[-1].request.side in _FAR and len(inner) == 1:
+            offset = clock_offset(outer[-1].request, inner[0].request)
+            if offset is not None:
+                yield offset
 
 
 def _weight(root: Node) -> float | None:

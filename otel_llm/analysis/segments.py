@@ -1,9 +1,11 @@
 """One request's time cut into segments that tile its E2E, from the summaries of all its sides.
 
-Only durations are used. Where an inner side lies inside an outer one is not read from clocks:
-of the time that lies between the two, what is known to come first (setting up the connection)
-comes first, and half of the rest up to the first token. So a segment's length is a fact and, on
-an inner side, its place a good guess.
+Only durations are used. The network's time is the client's TTFT less the time that the server
+took to hand the first token on: whatever a client does later holds its reader, too. What is left
+between the two windows is delivery, to a reader who may be slow. Where an inner side lies inside
+an outer one is not read from clocks: of the network's time, what is known to come first (setting
+up the connection) comes first, and half of the rest. So a segment's length is a fact and, on an
+inner side, its place a good guess.
 """
 
 from __future__ import annotations
@@ -55,14 +57,14 @@ class Lane(NamedTuple):
 class Tiling(NamedTuple):
     """A side with all that is inside it.
 
-    `first_us` is when its first token was handed on, None if it does not say. Of the network's
-    time inside, `before_us` lies before the first token; None if that cannot be told.
+    `first_us` is when its first token was handed on, None if it does not say. Without
+    `network_known` the network's time inside is an upper bound.
     """
 
     segments: tuple[Segment, ...]
     lanes: tuple[Lane, ...]
     first_us: int | None = None
-    before_us: int | None = 0
+    network_known: bool = True
 
     @property
     def us(self) -> int:
@@ -75,16 +77,17 @@ def total(segments: Iterable[Segment]) -> int:
     return sum(each.us for each in segments)
 
 
-def durations(segments: Iterable[Segment]) -> dict[str, Segment]:
+def durations(segments: Iterable[Segment], *, network_known: bool = True) -> dict[str, Segment]:
     """Segments of the same name as one; `unaccounted` is always there, and 0 if nothing is.
 
-    How the network's time is split is a guess, but not how long it is in all.
+    How the network's time is split is a guess; how long it is in all may be known nevertheless.
     """
+    network = Source.DERIVED if network_known else Source.ESTIMATED
     found: dict[str, Segment] = {}
     for name, us, source in segments:
         before = found.get(name)
         if before is None:
-            found[name] = Segment(name, us, Source.DERIVED if name == NETWORK else source)
+            found[name] = Segment(name, us, network if name == NETWORK else source)
         else:
             found[name] = before._replace(us=before.us + us, source=_joint(before, source))
     return found if UNACCOUNTED in found else found | {UNACCOUNTED: _rest(0)}
@@ -120,21 +123,23 @@ def own(side: RequestSpan) -> Tiling:
 
 
 def over_network(outer: RequestSpan, inner: Tiling) -> Tiling:
-    """*outer* with *inner* at the other end of a network; what lies between them is `network`."""
+    """*outer* with *inner* at the other end of a network."""
     retry, segments, gap = _inside(outer, inner)
-    before = _before_first_token(outer, inner, gap)
-    out = _way_out(outer, gap if before is None else before)
-    unknown = before is None or inner.before_us is None
+    known = _network(outer, inner, gap)
+    network = gap if known is None else known
+    out = _way_out(outer, network)
+    late = () if network == gap else (_segment(Phase.DELIVERY, gap - network, Source.DERIVED),)
     return Tiling(
         (
             *retry,
             Segment(NETWORK, out, Source.ESTIMATED),
             *_filled(segments, outer),
-            Segment(NETWORK, gap - out, Source.ESTIMATED),
+            Segment(NETWORK, network - out, Source.ESTIMATED),
+            *late,
         ),
         (*own(outer).lanes, *_shifted(inner.lanes, total(retry) + out)),
         _handed_on(outer),
-        None if unknown else (before or 0) + (inner.before_us or 0),
+        known is not None and inner.network_known,
     )
 
 
@@ -157,7 +162,7 @@ def in_process(outer: RequestSpan, inner: Tiling) -> Tiling:
         ),
         (*own(outer).lanes, *_shifted(inner.lanes, total(retry) + gap - post)),
         _handed_on(outer),
-        inner.before_us,
+        inner.network_known,
     )
 
 
@@ -168,7 +173,7 @@ def one_after_other(first: Tiling, second: Tiling) -> Tiling:
         first.segments + second.segments,
         (*first.lanes, *_shifted(second.lanes, first.us)),
         later,
-        second.before_us,
+        second.network_known,
     )
 
 
@@ -232,16 +237,22 @@ def _cut(segments: Iterable[Segment], room: int) -> Iterator[Segment]:
         yield each if us == each.us else Segment(each.name, us, Source.ESTIMATED)
 
 
-def _before_first_token(outer: RequestSpan, inner: Tiling, gap: int) -> int | None:
-    if outer.ttft_us is None or inner.first_us is None:
+def _network(outer: RequestSpan, inner: Tiling, gap: int) -> int | None:
+    """The network's part of *gap*; None if the far side does not say when its first token left.
+
+    A reply in one piece has no reader before its end, and all of it is the network's.
+    """
+    if outer.ttft_us is None:
+        return gap
+    if inner.first_us is None:
         return None
     return min(max(0, outer.ttft_us - inner.first_us), gap)
 
 
-def _way_out(outer: RequestSpan, before: int) -> int:
-    """How much of the network's time before the first token was the way to the server."""
-    setup = min(sum(outer.count(each) or 0 for each in _SETUP), before)
-    return setup + (before - setup) // 2
+def _way_out(outer: RequestSpan, network: int) -> int:
+    """How much of the network's time was the way to the server."""
+    setup = min(sum(outer.count(each) or 0 for each in _SETUP), network)
+    return setup + (network - setup) // 2
 
 
 def _filled(segments: tuple[Segment, ...], outer: RequestSpan) -> Iterator[Segment]:

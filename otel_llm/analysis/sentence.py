@@ -47,7 +47,7 @@ def explain(request: Request, among: Sequence[Request], *, named: str = "The req
     told = ranked[:3]
     clauses = [f"{size} {_foremost(request, told[0])}"]
     clauses += [_next(request, each) for each in told[1:]]
-    return "; ".join(clauses + _reader(request, told)) + "."
+    return "; ".join(clauses + _reader(request)) + "."
 
 
 def _typical(among: Sequence[Request]) -> Mapping[str, float]:
@@ -152,15 +152,7 @@ def _preempted(request: Request, part: Part) -> str:
 
 
 def _network(request: Request) -> _Place:
-    whole = request.durations[NETWORK].us
-    before, stalled = request.network_before_us, _stalled(request)
-    if 2 * stalled >= whole:
-        return _Place(
-            "on ", "the way to its reader", f", who left it unread for {seconds(stalled)}"
-        )
     more = ""
-    if before is not None and not whole < 4 * before < 3 * whole:
-        more += f", most of it {'before' if 2 * before > whole else 'after'} the first token"
     if sent := request.outer(semconv.NET_RETRANSMITS):
         more += f", with {times(sent, 'retransmit')}"
     if way := request.outer(semconv.NET_RTT_US):
@@ -193,13 +185,9 @@ _PLACES: Mapping[str, Callable[[Request], _Place]] = {
 }
 
 
-def _stalled(request: Request) -> int:
-    return request.outer(semconv.CONSUMER_STALL_US) or 0
-
-
-def _reader(request: Request, told: Sequence[Segment]) -> list[str]:
-    """An application that reads slowly looks like a slow network or model; it is neither."""
-    stalled, whole = _stalled(request), request.durations.get(NETWORK)
-    if stalled < _WORTH * request.e2e_us or (whole and whole in told and 2 * stalled >= whole.us):
+def _reader(request: Request) -> list[str]:
+    """An application that reads slowly looks like a slow delivery or model; it is neither."""
+    stalled = request.outer(semconv.CONSUMER_STALL_US) or 0
+    if stalled < _WORTH * request.e2e_us:
         return []
     return [f"meanwhile its reader left chunks unread for {seconds(stalled)}"]

@@ -87,6 +87,8 @@ def _remarks(result: Result) -> list[str]:
     load, found = result.load, []
     if load is not None and load.unfinished:
         found.append(f"{times(load.unfinished, 'request')} cut off: the time was up")
+    if result.missing:
+        found.append(f"{times(result.missing, 'request')} not in the report: no spans of them came")
     if load is not None and load.late:
         found.append(
             f"{times(load.late, 'request')} sent late, by up to {load.latest_s * 1e3:.0f} ms: "

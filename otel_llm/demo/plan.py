@@ -123,6 +123,10 @@ class Plan:
                     f"--fault {name} is a fault of the engine, and only a simulated one can be "
                     "made to have it; leave --engine away"
                 )
+            if found.client.max_retries and self.dialect != "vllm":
+                raise ConfigurationError(
+                    f"--fault {name} needs a client that tries again; leave --dialect away"
+                )
         return found
 
     def arrivals(self) -> list[Arrival]:

@@ -92,6 +92,8 @@ class Result:
     error: DemoError | None = None
     """The target has died, or nothing could be measured."""
     interrupted: bool = False
+    missing: int = 0
+    """Requests that were sent and of which no span has come."""
 
 
 @dataclass(slots=True)
@@ -158,7 +160,9 @@ def _terminable() -> Iterator[None]:
     def leave(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    before = {each: signal.signal(each, leave) for each in (signal.SIGTERM, signal.SIGHUP)}
+    wanted = (signal.SIGTERM, signal.SIGHUP)
+    heeded = [each for each in wanted if signal.getsignal(each) is not signal.SIG_IGN]  # nohup
+    before = {each: signal.signal(each, leave) for each in heeded}
     try:
         yield
     finally:
@@ -184,7 +188,9 @@ class _Demo:
                 step(result)
             except KeyboardInterrupt:
                 result.interrupted = True
-        result.analysis = analyse(requests_of(self._seen.records))
+        found = result.analysis = analyse(requests_of(self._seen.records))
+        seen = found.all.requests + found.invalid + found.incomplete
+        result.missing = max(0, self._seen.started - seen)
         if not (result.analysis.all.requests or result.error or result.interrupted):
             result.error = DemoError(f"nothing could be measured: {_why(result.load)}")
         return result

@@ -15,11 +15,16 @@ def without_settings(environ: Mapping[str, str]) -> dict[str, str]:
     found = {
         name: value
         for name, value in environ.items()
-        if not name.startswith("OTEL_") or name in _KEPT
+        if (not name.startswith("OTEL_") or name in _KEPT) and not _is_socks(name, value)
     }
     for name in ("NO_PROXY", "no_proxy"):
         found[name] = ",".join(each for each in (environ.get(name), _LOOPBACK) if each)
     return found
+
+
+def _is_socks(name: str, value: str) -> bool:
+    """HTTP clients refuse to start with such a proxy, even where they would not use it."""
+    return name.lower().endswith("_proxy") and value.lower().startswith("socks")
 
 
 def clean(environ: MutableMapping[str, str] = os.environ) -> dict[str, str]:

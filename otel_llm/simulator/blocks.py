@@ -26,6 +26,8 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.limit = num_blocks
         """How many may be in use; fewer than there are while some are taken away."""
+        self.capacity = num_blocks
+        """How many `usage` is a share of; less than `limit` while a long request gets more."""
         self._holders = [0] * num_blocks
         self._hashes: list[int | None] = [None] * num_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
@@ -39,8 +41,8 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Used blocks of those that may be used, 0 to 1."""
-        return min(1.0, self.used / self.limit) if self.limit else 1.0
+        """Used blocks of those that there are, 0 to 1."""
+        return min(1.0, self.used / self.capacity) if self.capacity else 1.0
 
     def lookup(self, hashes: Sequence[int]) -> list[int]:
         """The blocks that keep the longest known prefix of *hashes*."""

@@ -182,6 +182,7 @@ class Engine:
         if taken:
             longest = max(len(s.request.prompt) + s.target for s in self._live.values())
             needed = -(-longest // size)
+        self._scheduler.pool.capacity = total - taken
         self._scheduler.pool.limit = max(total - taken, needed)
 
     def _preempted(self, sequence: Sequence) -> None:

@@ -18,17 +18,30 @@ def test_a_client_alone_has_what_it_saw() -> None:
     assert request.durations["unaccounted"].us == 0
 
 
-def test_the_network_is_what_lies_between_client_and_server() -> None:
-    """Phases come from the server, and the rest of the client's time is the network's."""
+def test_the_network_is_what_the_first_token_took_beyond_the_server() -> None:
+    """The client had it after 400 ms, the server had handed it on after 350.
+
+    Phases come from the server. Of the client's 60 ms more the other 10 are delivery.
+    """
     request = only(*pair())
     server = {name: ms for name, ms in SERVER.items() if name != "ttft"}
-    assert {**server, "network": 60} == ledger(request)
+    assert {**server, "network": 50, "delivery": 20} == ledger(request)
     assert us(1000) == request.e2e_us
+    assert request.durations["network"].source == "derived"
 
 
-def test_the_network_is_split_at_the_first_token() -> None:
-    """The client had its first token 50 ms later than the server had handed it on."""
-    assert us(50) == only(*pair()).network_before_us
+def test_a_slow_reader_is_not_the_network() -> None:
+    """It had its first token in time and the last one four seconds late."""
+    request = only(side("client", 5000, **{**CLIENT, "decode": 4590}), *pair()[1:])
+    assert ledger(request)["network"] == 50
+    assert ledger(request)["delivery"] == 4020
+
+
+def test_a_reply_in_one_piece_has_no_reader_in_it() -> None:
+    """Without a first token of its own all that the client waited longer is the network's."""
+    request = only(side("client", 1000), side("server", 940, span="b2", parent="a1", **SERVER))
+    assert ledger(request)["network"] == 60
+    assert request.durations["network"].source == "derived"
 
 
 def test_the_clocks_of_two_hosts_are_never_subtracted() -> None:
@@ -57,16 +70,15 @@ def test_latencies_are_those_of_the_outermost_side() -> None:
 
 
 def test_a_proxy_between_belongs_to_the_request() -> None:
-    """Client, proxy and server are one request; both ways are network."""
+    """Client, proxy and server are one request; both hops are network."""
     request = only(
         side("client", 1000, **CLIENT),
         side("proxy", 970, span="p1", parent="a1", ttft=370, decode=590),
         side("server", 940, span="b2", parent="p1", **SERVER),
     )
-    assert ledger(request)["network"] == 60
+    assert ledger(request)["network"] == 30 + 20
     assert ledger(request)["queue"] == 200
     assert [each.side.value for each in request.lanes] == ["client", "proxy", "server"]
-    assert us(50) == request.network_before_us
 
 
 def test_only_the_answered_attempt_counts() -> None:
@@ -78,7 +90,7 @@ def test_only_the_answered_attempt_counts() -> None:
     )
     assert ledger(request)["retry"] == 500
     assert ledger(request)["queue"] == 200
-    assert ledger(request)["network"] == 60
+    assert ledger(request)["network"] == 50
 
 
 def test_an_attempt_that_failed_explains_nothing() -> None:
@@ -145,9 +157,9 @@ def _prefilled_elsewhere(decode_e2e: float = 640) -> list:  # type: ignore[type-
 
 
 def test_engines_that_share_the_work_add_up() -> None:
-    """Queue and prefill of both engines count, and what is between is the network's."""
+    """Queue and prefill of both engines count; the first token took 30 ms more to the proxy."""
     found = ledger(only(*_prefilled_elsewhere()))
-    assert found == {"queue": 150, "prefill": 210, "decode": 560, "delivery": 30, "network": 50}
+    assert found == {"queue": 150, "prefill": 210, "decode": 560, "delivery": 50, "network": 30}
 
 
 def test_a_kv_transfer_counts_once() -> None:
@@ -205,6 +217,7 @@ def test_a_client_tells_what_its_server_does_not() -> None:
     )  # fmt: skip
     wanted = {"load": 100, "queue": 50, "prefill": 200, "decode": 590, "unaccounted": 20}
     assert {**wanted, "network": 40} == ledger(request)
+    assert request.durations["network"].source == "estimated"  # the reader's time may be in it
 
 
 def test_a_clients_wait_is_no_phase_beside_the_servers() -> None:
@@ -234,7 +247,6 @@ def test_a_first_token_that_the_network_held_back_does_not_stretch_it() -> None:
         side("client", 1000, ttft=700, first_token=700, decode=290, delivery=10),
         side("server", 940, span="b2", parent="a1", **SERVER),
     )
-    assert us(60) == request.network_before_us
     assert us(60) == request.durations["network"].us
     assert min(each.us for each in request.segments) >= 0
 
@@ -268,11 +280,6 @@ def test_what_is_unaccounted_lies_on_the_way_to_an_engine(which: str, first: str
     """An engine far away begins later than the request, one in the process does not."""
     request = only(side(which, 1000, queue=200, prefill=300, decode=400))
     assert first == next(each.name for each in request.segments if each.us)
-
-
-def test_the_network_before_engines_that_share_the_work_is_told() -> None:
-    """The proxy had its first token 30 ms later than both engines took to make it."""
-    assert only(*_prefilled_elsewhere()).network_before_us == us(30)
 
 
 def test_a_kv_transfer_that_only_its_sender_measured_is_not_told() -> None:

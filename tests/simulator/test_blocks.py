@@ -111,7 +111,7 @@ def test_a_limit_leaves_fewer_blocks() -> None:
     """Blocks taken away cannot be used, and the share in use is of those left."""
     pool = BlockPool(10)
     pool.take(3)
-    pool.limit = 4
+    pool.limit = pool.capacity = 4
     assert pool.usage == 0.75
     assert not pool.room_for(2)
 

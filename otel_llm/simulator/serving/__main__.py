@@ -27,13 +27,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m otel_llm.simulator.serving", description=__doc__)
     parser.add_argument("--dialect", choices=sorted(DIALECTS), default="vllm")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    parser.add_argument("--port", type=_port, default=8000, help="0 takes a free one")
     parser.add_argument("--hardware", choices=sorted(HARDWARE), default="L4")
     parser.add_argument("--model", choices=sorted(MODELS), default="Llama-3.1-8B")
     parser.add_argument("--name", help="what clients call the model; its own name by default")
     parser.add_argument("--speed", type=float, default=1.0, help="how many times faster")
     parser.add_argument("--seed", type=int, default=0)
     return parser
+
+
+def _port(text: str) -> int:
+    if not 0 <= int(text) <= 65535:
+        raise ValueError(text)
+    return int(text)
 
 
 def _app(given: argparse.Namespace) -> ServingApp:
