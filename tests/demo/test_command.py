@@ -122,6 +122,20 @@ def test_nothing_is_left_when_it_is_ended(tmp_path: Path, number: int, status: i
         assert within(10, lambda: not any(map(alive, children)))
 
 
+def test_a_hang_up_that_is_ignored(tmp_path: Path) -> None:
+    """Under `nohup` the demo outlives its terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with running(tmp_path, "--format", "json") as (demo, _):
+            demo.send_signal(signal.SIGHUP)
+            demo.send_signal(signal.SIGINT)
+            out, err = demo.communicate(timeout=90)
+            assert demo.returncode == 130, err
+            assert report(out)["requests"] > 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_server_that_dies_is_told(tmp_path: Path) -> None:
     """Exit status 1, what came so far, and the tail of the server's log."""
     with running(tmp_path, "--format", "json") as (demo, children):

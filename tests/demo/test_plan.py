@@ -67,6 +67,7 @@ def test_faults_add_up() -> None:
         ({"faults": ("gremlins",)}, r"'gremlins' is unknown; there are:(?s:.*)small_kv_cache  "),
         ({"engine": "vllm", "faults": ("small_kv_cache",)}, "only a simulated one"),
         ({"engine": "ollama", "faults": ("retries",)}, "only a simulated one"),
+        ({"dialect": "tgi", "faults": ("retries",)}, "needs a client that tries again"),
     ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any], said: str) -> None:

@@ -25,6 +25,13 @@ def test_the_users_telemetry_has_no_part_in_it() -> None:
     assert found["no_proxy"] == "127.0.0.1,localhost"
 
 
+def test_a_socks_proxy_is_left_out() -> None:
+    """HTTP clients refuse to start with one, though nothing of the demo would use it."""
+    found = without_settings({"ALL_PROXY": "socks5://gate:1080", "HTTP_PROXY": "http://gate"})
+    assert "ALL_PROXY" not in found
+    assert found["HTTP_PROXY"] == "http://gate"
+
+
 def test_headers_are_kept_for_the_endpoint_that_they_are_for() -> None:
     """They are taken out of the environment and given to `--otlp`."""
     environ = dict(USERS)
