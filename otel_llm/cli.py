@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from otel_llm._version import __version__
 from otel_llm.errors import ConfigurationError, MissingDependencyError, OtelLLMError
+from otel_llm.servers.proxy.settings import ProxyEngine
 
 if TYPE_CHECKING:
     from otel_llm.doctor.finding import Finding
@@ -165,6 +166,75 @@ def demo(
 
     plan = Plan(engine, dialect, requests, seed, rate, duration, tuple(fault or ()))
     return main(plan, Options(otlp, python, url, model), as_json=output is Format.JSON)
+
+
+@command
+def proxy(
+    upstream: Annotated[
+        str, typer.Option(help="Where the engine answers: http[s]://HOST[:PORT].", metavar="URL")
+    ],
+    listen: Annotated[
+        str, typer.Option(help="Where clients ask; port 0 takes a free one.", metavar="HOST:PORT")
+    ] = "127.0.0.1:8080",
+    engine: Annotated[
+        ProxyEngine, typer.Option(help="What answers; `auto` recognises it by its replies.")
+    ] = ProxyEngine.AUTO,
+    admin: Annotated[
+        str | None,
+        typer.Option(
+            help="Where /healthz and /metrics are, or `off`; 127.0.0.1:9464 if that is free.",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
+    rewrite_host: Annotated[
+        bool, typer.Option("--rewrite-host", help="Ask the upstream under its own name.")
+    ] = False,
+    forwarded: Annotated[
+        bool, typer.Option("--forwarded", help="Add X-Forwarded-For, -Proto and -Host.")
+    ] = False,
+    max_connections: Annotated[
+        int, typer.Option(help="Of clients, at a time; more are answered 503.", min=1)
+    ] = 2_048,
+    connect_timeout: Annotated[
+        float, typer.Option(help="To reach the upstream.", metavar="SECONDS", min=0.001)
+    ] = 5.0,
+    silence_timeout: Annotated[
+        float | None,
+        typer.Option(help="Give up an upstream that says nothing.", metavar="SECONDS", min=0.001),
+    ] = None,
+    idle_timeout: Annotated[
+        float, typer.Option(help="Close idle clients' connections.", metavar="SECONDS", min=0.001)
+    ] = 60.0,
+    grace: Annotated[
+        float, typer.Option(help="For open answers, at SIGTERM.", metavar="SECONDS", min=0)
+    ] = 30.0,
+) -> int:
+    """Trace an engine that cannot be imported: a proxy in front of it that changes nothing.
+
+    Telemetry goes where the `OTEL_*` variables say.
+    """
+    from otel_llm import config, setup
+    from otel_llm.servers.proxy.app import ProxyApp
+    from otel_llm.servers.proxy.serve import listening, listening_admin, run
+    from otel_llm.servers.proxy.settings import Limits, ProxySettings, parse_address, parse_origin
+
+    limits = Limits(
+        connections=max_connections,
+        connect_s=connect_timeout,
+        silence_s=silence_timeout,
+        keep_alive_s=idle_timeout,
+        grace_s=grace,
+    )
+    settings = ProxySettings(parse_origin(upstream), engine, rewrite_host, forwarded, limits)
+    listener = listening(parse_address(listen, "--listen"), "--listen")
+    pages = listening_admin(admin)
+    setup.configure(service_name="otel-llm-proxy", prometheus=pages is not None or None, engines=[])
+    try:
+        app = ProxyApp(settings, lambda: config.RUNTIME.telemetry, config.RUNTIME.server)
+        run(app, listener, pages)
+    finally:
+        config.uninstrument()
+    return FINE
 
 
 def _version(wanted: bool) -> None:
