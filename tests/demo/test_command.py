@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,17 +80,31 @@ def test_every_dialect_without_the_openai_library(dialect: str) -> None:
 
 
 @contextmanager
-def running(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
+def handled(number: int, how: Any) -> Iterator[None]:
+    """What is started meanwhile finds the signal at its default, or ignored, whoever runs us."""
+    before = signal.signal(number, how)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@contextmanager
+def running(
+    folder: Path, *words: str, hang_up: Any = signal.SIG_DFL
+) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
     """A demo whose first requests have ended, and the processes that it has started."""
     with Receiver() as receiver:
         given = ("--rate", "10", "--requests", "300", "--otlp", receiver.endpoint, *words)
-        with subprocess.Popen(
-            command(*given),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(TMPDIR=str(folder)),  # who is killed cannot tidy up
-        ) as demo:
+        with handled(signal.SIGINT, signal.SIG_DFL), handled(signal.SIGHUP, hang_up):
+            started = subprocess.Popen(
+                command(*given),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment(TMPDIR=str(folder)),  # who is killed cannot tidy up
+            )
+        with started as demo:
             try:
                 assert within(60, receiver.taken), "nothing was sent on"
                 children = below(demo.pid)
@@ -124,16 +139,12 @@ def test_nothing_is_left_when_it_is_ended(tmp_path: Path, number: int, status: i
 
 def test_a_hang_up_that_is_ignored(tmp_path: Path) -> None:
     """Under `nohup` the demo outlives its terminal."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with running(tmp_path, "--format", "json") as (demo, _):
-            demo.send_signal(signal.SIGHUP)
-            demo.send_signal(signal.SIGINT)
-            out, err = demo.communicate(timeout=90)
-            assert demo.returncode == 130, err
-            assert report(out)["requests"] > 0
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    with running(tmp_path, "--format", "json", hang_up=signal.SIG_IGN) as (demo, _):
+        demo.send_signal(signal.SIGHUP)
+        demo.send_signal(signal.SIGINT)
+        out, err = demo.communicate(timeout=90)
+        assert demo.returncode == 130, err
+        assert report(out)["requests"] > 0
 
 
 def test_a_server_that_dies_is_told(tmp_path: Path) -> None:
