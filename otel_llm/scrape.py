@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, b"metrics are at /metrics\n")
             return
         try:
-            content_type, body = _page(self.server.registry, self._header("accept"))
+            content_type, body = page(self.server.registry, self._header("accept"))
         except Exception as error:  # noqa: BLE001 - a collector of anybody's
             _log.warning("metrics could not be collected (%s)", type(error).__name__)
             self._answer(500, b"metrics could not be collected\n")
@@ -167,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: scrapes come every few seconds."""
 
 
-def _page(registry: CollectorRegistry, accept: str) -> tuple[str, bytes]:
+def page(registry: CollectorRegistry, accept: str) -> tuple[str, bytes]:
     """Content type and text in the format that *accept* asks for."""
     try:
         encode, content_type = choose_encoder(accept)

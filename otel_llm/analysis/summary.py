@@ -12,9 +12,8 @@ from otel_llm.analysis.spans import SpanRecord
 from otel_llm.clock import is_instant
 from otel_llm.timeline import Outcome, Phase, Side, Source
 from otel_llm.timeline.counts import count
+from otel_llm.timeline.layout import LONGEST_US
 
-LONGEST_US = 366 * 86_400 * 1_000_000
-"""No duration beyond a year is believed, neither here nor where it is written."""
 _SIDES = {side.value: side for side in Side}
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 _SOURCES = {source.value: source for source in Source}

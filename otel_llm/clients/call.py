@@ -19,7 +19,6 @@ from otel_llm.clients.engines import known_at
 from otel_llm.clients.failures import note_failure
 from otel_llm.clients.reader import ReplyReader
 from otel_llm.clients.stream import ClientStream
-from otel_llm.emit.content import as_messages
 from otel_llm.emit.live import LiveRequest
 from otel_llm.emit.request import RequestInfo, request_parameters
 from otel_llm.emit.settings import Beside
@@ -170,17 +169,11 @@ def start(
             return None
         live.recorder.expected_sequences = as_count(info.attributes.get(semconv.CHOICE_COUNT)) or 1
         if live.captures_content:
-            _write_content(live, target.body, telemetry)
+            parameters = request_parameters(target.body, telemetry.settings.vocabulary)
+            live.question(target.body, _PROMPTS, parameters.get(semconv.STOP_SEQUENCES))
         reader = ReplyReader(live, dialect, target.body, target.base_url)
         return ClientCall(live, reader, library)
     return None
-
-
-def _write_content(live: LiveRequest, body: Mapping[str, object], telemetry: Telemetry) -> None:
-    asked = next((body[key] for key in _PROMPTS if body.get(key) is not None), None)
-    live.content(semconv.INPUT_MESSAGES, as_messages(asked))
-    stops = request_parameters(body, telemetry.settings.vocabulary).get(semconv.STOP_SEQUENCES)
-    live.content(semconv.STOP_SEQUENCES, stops)
 
 
 def current_call() -> ClientCall | None:
@@ -216,7 +209,7 @@ def _info(host: Host, target: Target, telemetry: Telemetry, context: Context) ->
         **request_parameters(target.body, telemetry.settings.vocabulary),
         **identity(host.server().context_keys, {}, context),
     }
-    attributes.pop(semconv.STOP_SEQUENCES, None)  # content, see `_write_content`
+    attributes.pop(semconv.STOP_SEQUENCES, None)  # content, see `start`
     return RequestInfo(
         operation=target.operation,
         provider=known_at(target.base_url) or target.provider,

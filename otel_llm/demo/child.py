@@ -99,3 +99,19 @@ class Child:
         except subprocess.TimeoutExpired:
             os.killpg(self._keeper.pid, signal.SIGKILL)
         self._keeper.wait()
+
+
+class ChildTarget:
+    """A target that runs in a child process, once it was started."""
+
+    _child: Child | None = None
+
+    def check(self) -> None:
+        """Raises `DemoError` with the tail of its log if it has ended."""
+        if self._child is not None:
+            self._child.check()
+
+    def stop(self) -> None:
+        """End it."""
+        if self._child is not None:
+            self._child.stop()

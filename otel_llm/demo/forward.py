@@ -10,6 +10,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from otel_llm.doctor.finding import address
 from otel_llm.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ class Forward:
         """One line on how it went; it names no header."""
         failed = sum(self.failed.values())
         if not failed:
-            return f"Sent on to {shown(self.endpoint)}: {self.sent} requests."
+            return f"Sent on to {address(self.endpoint)}: {self.sent} requests."
         why = ", ".join(f"{count} x {name}" for name, count in self.failed.most_common())
-        where = shown(self.endpoint)
+        where = address(self.endpoint)
         return f"Sent on to {where}: {self.sent} requests; {failed} failed ({why})."
 
     def _run(self) -> None:
@@ -87,12 +88,6 @@ class Forward:
             self.sent += 1
         else:
             self.failed[f"{signal}: status {status}"] += 1
-
-
-def shown(url: str) -> str:
-    """*url* without the name and the password that it may hold."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def checked_url(url: str, option: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from otel_llm.demo.child import DemoError
-from otel_llm.demo.forward import checked_url, shown
+from otel_llm.demo.forward import checked_url
 from otel_llm.demo.http import get_json
+from otel_llm.doctor.finding import address
 
 DEFAULT_URL = "http://127.0.0.1:11434"
 
@@ -34,14 +35,14 @@ class OllamaTarget:
         models = self._models()
         if not models:
             raise DemoError(
-                f"Ollama at {shown(self._url)} has no model that generates text; "
+                f"Ollama at {address(self._url)} has no model that generates text; "
                 "pull one: ollama pull qwen3:0.6b"
             )
         wanted = self.model or models[0]
         if wanted not in models and f"{wanted}:latest" not in models:
             known = ", ".join(models)
             raise DemoError(
-                f"Ollama at {shown(self._url)} has no model {wanted}; run: ollama pull {wanted}, "
+                f"Ollama at {address(self._url)} has no model {wanted}; run: ollama pull {wanted}, "
                 f"or use one of: {known}"
             )
         self.model = wanted
@@ -59,7 +60,7 @@ class OllamaTarget:
             return [str(each["name"]) for each in found["models"] or () if _generates(each)]
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise DemoError(
-                f"no Ollama answers at {shown(self._url)}; start it with: ollama serve "
+                f"no Ollama answers at {address(self._url)}; start it with: ollama serve "
                 "(or say where it is with --url)"
             ) from None
 

@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from otel_llm.demo.child import Child
+from otel_llm.demo.child import Child, ChildTarget
 from otel_llm.demo.plan import DIALECTS, Plan
 from otel_llm.demo.server import READY
 from otel_llm.demo.variables import without_settings
@@ -16,7 +16,7 @@ from otel_llm.errors import MissingDependencyError
 START_S = 30.0
 
 
-class SimulatedTarget:
+class SimulatedTarget(ChildTarget):
     """`otel_llm.demo.server` under this interpreter.
 
     Args:
@@ -29,7 +29,6 @@ class SimulatedTarget:
         self._plan = plan
         self._log = folder / "server.log"
         self._endpoint = endpoint
-        self._child: Child | None = None
         self.name = f"the simulated {DIALECTS[plan.dialect]}"
         self.model = plan.model
 
@@ -48,16 +47,6 @@ class SimulatedTarget:
         self._child = Child(self.name, command, log=self._log, env=env)
         port = self._child.wait_for(self._port, START_S)
         return f"http://127.0.0.1:{port}"
-
-    def check(self) -> None:
-        """Raises `DemoError` with the tail of its log if it has ended."""
-        if self._child is not None:
-            self._child.check()
-
-    def stop(self) -> None:
-        """End it."""
-        if self._child is not None:
-            self._child.stop()
 
     def _port(self) -> int | None:
         lines = (line.split() for line in self._log.read_text(errors="replace").splitlines())

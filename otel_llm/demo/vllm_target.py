@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from otel_llm.demo.child import Child, DemoError
+from otel_llm.demo.child import Child, ChildTarget, DemoError
 from otel_llm.demo.http import free_port, healthy
 from otel_llm.demo.tiny_model import MAX_MODEL_LEN, write_tiny_model
 from otel_llm.demo.variables import exporting
@@ -37,7 +37,7 @@ print(json.dumps(found))
 """
 
 
-class VllmTarget:
+class VllmTarget(ChildTarget):
     """vLLM's own server in a process of its own.
 
     Args:
@@ -52,7 +52,6 @@ class VllmTarget:
         self._folder = folder
         self._endpoint = endpoint
         self._python = str(python or sys.executable)
-        self._child: Child | None = None
         self.model = MODEL
 
     def start(self) -> str:
@@ -72,16 +71,6 @@ class VllmTarget:
         self._child = Child(self.name, command, log=self._folder / "vllm.log", env=env)
         self._child.wait_for(lambda: healthy(f"{url}/health"), START_S)
         return url
-
-    def check(self) -> None:
-        """Raises `DemoError` with the tail of its log if it has ended."""
-        if self._child is not None:
-            self._child.check()
-
-    def stop(self) -> None:
-        """End it."""
-        if self._child is not None:
-            self._child.stop()
 
 
 def _arguments(model: Path, port: int) -> list[str]:

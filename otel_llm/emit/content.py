@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from otel_llm import semconv
@@ -36,6 +36,11 @@ def content_attributes(attribute: str, content: object, settings: EmitSettings) 
         attribute: clean_text(text[: settings.content_limit]),
         semconv.content_length(attribute): len(text),
     }
+
+
+def prompt_of(body: Mapping[str, Any], names: Iterable[str]) -> object:
+    """What a request's *body* asks: the first of its fields with one of these *names*, or None."""
+    return next((body[name] for name in names if body.get(name) is not None), None)
 
 
 def as_messages(content: object) -> object:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as context_api
 from opentelemetry import trace
@@ -14,7 +14,7 @@ from opentelemetry.trace import Span, Status, StatusCode
 
 from otel_llm import semconv
 from otel_llm.emit.collecting import aside, collecting
-from otel_llm.emit.content import content_attributes
+from otel_llm.emit.content import as_messages, content_attributes, prompt_of
 from otel_llm.emit.objectives import judged
 from otel_llm.emit.request import RequestInfo, request_id
 from otel_llm.emit.summary import summary_attributes
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 _CURRENT = context_api.create_key("otel-llm-request")
 _NAMED = context_api.create_key("otel-llm-named-request")
-_SPAN = context_api.create_key("otel-llm-request-span")
 LONGEST_EVENT_NAME = 128
 
 
@@ -85,8 +84,9 @@ class LiveRequest:
         self.span = span
         # Weak, so that a request nobody holds any more ends at once and not at a collection.
         self.reference = weakref.ref(self)
-        within = context_api.set_value(_SPAN, span, trace.set_span_in_context(span, parent))
-        self.context = context_api.set_value(_CURRENT, self.reference, within)
+        self.context = context_api.set_value(
+            _CURRENT, (self.reference, span), trace.set_span_in_context(span, parent)
+        )
 
     @property
     def finished(self) -> bool:
@@ -135,6 +135,12 @@ class LiveRequest:
                 self.span.set_attributes(
                     content_attributes(attribute, content, self._telemetry.settings)
                 )
+
+    def question(self, body: Mapping[str, Any], names: Iterable[str], stops: object) -> None:
+        """What *body* asks, see `prompt_of`, and its stop sequences; written if capture is on."""
+        if self.captures_content:
+            self.content(semconv.INPUT_MESSAGES, as_messages(prompt_of(body, names)))
+            self.content(semconv.STOP_SEQUENCES, stops)
 
     def answer(self, call: object, messages: Sequence[object]) -> None:
         """What one *call* into the engine has answered so far; written if capture is on."""
@@ -283,10 +289,10 @@ NOTHING_KNOWN = resolve(Evidence(Side.ENGINE))
 
 def current_request(context: Context | None = None) -> LiveRequest | None:
     """The open request whose context this is, or None."""
-    reference = context_api.get_value(_CURRENT, context)
-    if not isinstance(reference, weakref.ref):
+    found = context_api.get_value(_CURRENT, context)
+    if not isinstance(found, tuple):
         return None
-    live: LiveRequest | None = reference()
+    live: LiveRequest | None = found[0]()
     return live if live is not None and not live.finished else None
 
 
@@ -316,8 +322,8 @@ def is_left_behind(context: Context) -> bool:
     A server that resumes reading from within a request (uvicorn, after 64 KiB of body) runs all
     that comes later on that connection in that request's context.
     """
-    own = context_api.get_value(_SPAN, context)
-    return own is not None and own is trace.get_current_span(context)
+    found = context_api.get_value(_CURRENT, context)
+    return isinstance(found, tuple) and found[1] is trace.get_current_span(context)
 
 
 def error_type_of(error: BaseException) -> str:

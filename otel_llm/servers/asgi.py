@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry import context as context_api
-from opentelemetry.trace import Span, Status, StatusCode
+from opentelemetry.trace import Span
 
 from otel_llm import semconv
 from otel_llm.clock import Anchor
-from otel_llm.emit.content import as_messages
 from otel_llm.emit.live import NOTHING_KNOWN, LiveRequest, current_request
-from otel_llm.emit.request import RequestInfo, request_parameters
 from otel_llm.emit.telemetry import Telemetry
-from otel_llm.emit.values import Value
 from otel_llm.guard import guard
 from otel_llm.propagation.headers import (
     context_headers,
@@ -33,11 +30,11 @@ from otel_llm.propagation.headers import (
     replaced,
 )
 from otel_llm.propagation.identity import IdentityKey
-from otel_llm.servers.arrival import Arrival
+from otel_llm.servers.arrival import Arrival, Asked, end_with_request, resolved, start_request
 from otel_llm.servers.body import App, BodyAhead, Message, Receive, Scope, Send
 from otel_llm.servers.reply import StreamedBody, error_event, has_data
 from otel_llm.servers.routes import Route, route_of
-from otel_llm.servers.scope import address_of, http_attributes, model_of, prompt_of
+from otel_llm.servers.scope import address_of, http_attributes, model_of
 from otel_llm.servers.websocket import Connection
 from otel_llm.timeline import Mark, Outcome, Side, Timeline
 
@@ -93,7 +90,7 @@ class InferenceMiddleware:
         if scope["type"] == "http" and current_request() is None:
             route = route_of(scope.get("method", ""), scope.get("path", ""))
         wanted = route is not None or scope["type"] == "websocket"
-        telemetry = self._resolved() if wanted else None
+        telemetry = resolved(self._telemetry) if wanted else None
         if telemetry is None:
             await app(scope, receive, send)
             return
@@ -106,14 +103,6 @@ class InferenceMiddleware:
             await exchange.serve(app, scope, headers, receive, send)
         else:
             await Connection(telemetry, given, anchor).serve(app, scope, headers, receive, send)
-
-    def _resolved(self) -> Telemetry | None:
-        telemetry = self._telemetry
-        if isinstance(telemetry, Telemetry):
-            return telemetry
-        with guard("asgi.telemetry"):
-            return telemetry()
-        return None
 
 
 class InsideMiddleware:
@@ -194,26 +183,19 @@ class _Exchange:
         parent, self.server = arrival.server_span(
             self.telemetry, http, self.anchor, trust=self.settings.trust_remote
         )
-        parameters = request_parameters(body, self.telemetry.settings.vocabulary)
-        stops = parameters.pop(semconv.STOP_SEQUENCES, None)  # they may quote the prompt
-        attributes: dict[str, Value] = {semconv.HTTP_ROUTE: self.route.path, **parameters}
-        attributes.update(arrival.who)
-        address, port = address_of(scope)
-        info = RequestInfo(
-            operation=self.route.operation,
+        live = start_request(
+            self.telemetry,
+            Asked(self.route, body, model),
+            Side.SERVER,
             provider=self.settings.provider,
-            model=model,
-            server_address=address,
-            server_port=port,
-            attributes=attributes,
+            address=address_of(scope),
+            who=arrival.who,
+            parent=parent,
+            anchor=self.anchor,
         )
-        live = self.telemetry.start(info, Side.SERVER, parent=parent, anchor=self.anchor)
-        live.recorder.streaming = self._awaiting_token = body.get("stream") is True
+        self._awaiting_token = live.recorder.streaming
         live.on_finish = self._finish_server
         self.live = live
-        if live.captures_content:
-            live.content(semconv.INPUT_MESSAGES, as_messages(prompt_of(body)))
-            live.content(semconv.STOP_SEQUENCES, stops)
         if not (self.settings.inject or "traceparent" in headers):
             return scope
         fields = injected(live.context)
@@ -307,16 +289,8 @@ class _Exchange:
     def _finish_server(self, timeline: Timeline) -> None:
         """The request has ended, whoever ended it; so does the SERVER span, if it is ours."""
         server, self.server = self.server, None
-        if server is None:
-            return
-        if server.is_recording():
-            if self.status is not None:
-                server.set_attribute(semconv.HTTP_STATUS, self.status)
-            broken = self.status is not None and self.status >= 500
-            if broken or timeline.outcome is Outcome.ERROR:
-                server.set_attribute(semconv.ERROR_TYPE, timeline.error_type or str(self.status))
-                server.set_status(Status(StatusCode.ERROR))
-        server.end(None if timeline.end_us is None else timeline.end_us * 1000)
+        if server is not None:
+            end_with_request(server, timeline, self.status)
 
 
 def _read(scope: Scope, settings: ServerSettings) -> list[tuple[bytes, bytes]]:

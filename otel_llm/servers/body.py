@@ -28,7 +28,7 @@ class BodyAhead:
 
     async def read(self, headers: Mapping[str, str], limit: int = LARGEST_BODY) -> dict[str, Any]:
         """The JSON object in the body, or an empty one if it is too large or something else."""
-        if not _is_json(headers) or _declared(headers) > limit:
+        if not _is_json(headers) or declared(headers) > limit:
             return {}
         parts: list[bytes] = []
         size = 0
@@ -56,7 +56,8 @@ def _is_json(headers: Mapping[str, str]) -> bool:
     return kind in {"application/json", ""} or kind.endswith("+json")
 
 
-def _declared(headers: Mapping[str, str]) -> int:
+def declared(headers: Mapping[str, str]) -> int:
+    """The length of a body as its headers state it, bytes; 0 if they do not."""
     text = headers.get("content-length", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 

@@ -12,20 +12,14 @@ from otel_llm.servers.routes import Route
 
 LONGEST_NAME = 256
 LONGEST_PATH = 1024
+PROMPTS = ("messages", "input", "prompt")
+"""The fields of a body that hold what is asked."""
 
 
 def model_of(body: Mapping[str, Any]) -> str | None:
     """The model that the body names, cut to 256 characters, or None."""
     model = as_text(body.get("model"))
     return model[:LONGEST_NAME] if model else None
-
-
-def prompt_of(body: Mapping[str, Any]) -> object:
-    """What the body asks: messages, input or prompt."""
-    for key in ("messages", "input", "prompt"):
-        if body.get(key) is not None:
-            return body[key]
-    return None
 
 
 def address_of(scope: Scope) -> tuple[str | None, int | None]:

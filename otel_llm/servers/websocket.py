@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as context_api
-from opentelemetry.trace import Span, Status, StatusCode
+from opentelemetry.trace import Span
 
 from otel_llm import semconv
 from otel_llm.clock import Anchor
@@ -19,7 +19,7 @@ from otel_llm.emit.live import error_type_of
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.emit.values import Value
 from otel_llm.guard import guard
-from otel_llm.servers.arrival import Arrival
+from otel_llm.servers.arrival import Arrival, end_server_span
 from otel_llm.servers.body import App, Message, Receive, Scope, Send
 from otel_llm.servers.scope import http_attributes
 
@@ -104,24 +104,22 @@ class Connection:
         if server is None:
             return
         with guard("websocket.end"):
-            self._describe(server, error)
+            self._describe(server)
             now = self.telemetry.clock.monotonic_ns()
-            server.end(self.anchor.instant(now))
+            end_server_span(
+                server,
+                status=self.status,
+                failed=self._failure(error),
+                end_ns=self.anchor.instant(now),
+            )
 
-    def _describe(self, server: Span, error: BaseException | None) -> None:
-        if not server.is_recording():
-            return
-        if self.status is not None:
-            server.set_attribute(semconv.HTTP_STATUS, self.status)
+    def _describe(self, server: Span) -> None:
         route = getattr(self._scope.get("route"), "path", None)  # where FastAPI has found one
-        if isinstance(route, str):
+        if isinstance(route, str) and server.is_recording():
             server.set_attribute(semconv.HTTP_ROUTE, route)
             server.update_name(f"GET {route}")
-        failed = None
+
+    def _failure(self, error: BaseException | None) -> str | None:
         if error is not None and not isinstance(error, asyncio.CancelledError):
-            failed = error_type_of(error)
-        elif self.status is not None and self.status >= 500:
-            failed = str(self.status)
-        if failed is not None:
-            server.set_attribute(semconv.ERROR_TYPE, failed)
-            server.set_status(Status(StatusCode.ERROR))
+            return error_type_of(error)
+        return str(self.status) if self.status is not None and self.status >= 500 else None

@@ -15,9 +15,10 @@ import pytest
 
 import otel_llm
 from otel_llm.demo import receiver as module
-from otel_llm.demo.forward import Forward, shown
+from otel_llm.demo.forward import Forward
 from otel_llm.demo.otlp import span_records
 from otel_llm.demo.receiver import Receiver
+from otel_llm.doctor.finding import address
 from otel_llm.errors import ConfigurationError
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
@@ -242,5 +243,5 @@ def test_an_endpoint_that_is_no_url_is_told(url: str) -> None:
 
 def test_a_password_is_not_shown() -> None:
     """Neither is the name that goes with it; the rest of the address is."""
-    assert shown("http://user:s3cret@127.0.0.1:4318/v1") == "http://127.0.0.1:4318/v1"
-    assert shown("http://127.0.0.1:4318") == "http://127.0.0.1:4318"
+    assert address("http://user:s3cret@127.0.0.1:4318/v1") == "http://127.0.0.1:4318/v1"
+    assert address("http://127.0.0.1:4318") == "http://127.0.0.1:4318"

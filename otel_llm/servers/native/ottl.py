@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from otel_llm import semconv
-from otel_llm.analysis.summary import LONGEST_US
 from otel_llm.clock import YEAR_2000_NS, YEAR_2200_NS
 from otel_llm.servers.native.rows import REASONS, ROWS, Copy, Row, Stretch, Time, Unit, Verdict
 from otel_llm.timeline import Outcome, Phase, Side, Source
 from otel_llm.timeline.counts import MOST_TOKENS
+from otel_llm.timeline.layout import LONGEST_US
 from otel_llm.timeline.outcome import UNKNOWN
 
 NAME = "transform/native_spans"

@@ -10,12 +10,13 @@ from types import MappingProxyType
 
 from otel_llm import semconv
 from otel_llm.analysis.spans import SpanRecord
-from otel_llm.analysis.summary import LONGEST_US, Timed
+from otel_llm.analysis.summary import Timed
 from otel_llm.clock import is_instant
 from otel_llm.servers.native.rows import REASONS, ROWS, Copy, Row, Time, Unit, Verdict
 from otel_llm.servers.native.stages import Key, key_of, stages_of
 from otel_llm.timeline import Outcome, Phase, Side, Source
 from otel_llm.timeline.counts import count
+from otel_llm.timeline.layout import LONGEST_US
 from otel_llm.timeline.outcome import UNKNOWN
 
 Value = str | int | tuple[str, ...]

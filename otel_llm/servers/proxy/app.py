@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from otel_llm.clock import SYSTEM_CLOCK, Anchor
 from otel_llm.emit.telemetry import Telemetry
-from otel_llm.guard import guard
 from otel_llm.propagation.headers import normalised
+from otel_llm.servers.arrival import resolved
 from otel_llm.servers.asgi import ServerSettings
 from otel_llm.servers.body import BodyAhead, Message, Receive, Scope, Send
 from otel_llm.servers.proxy.connection import Connection, Head, Request
@@ -72,12 +72,7 @@ class ProxyApp:
 
     def telemetry(self) -> Telemetry | None:
         """The telemetry in force, or None."""
-        telemetry = self._telemetry
-        if telemetry is None or isinstance(telemetry, Telemetry):
-            return telemetry
-        with guard("proxy.telemetry"):
-            return telemetry()
-        return None
+        return resolved(self._telemetry)
 
     async def _begun(self, scope: Scope, ahead: BodyAhead) -> Exchange | None:
         """The spans of an inference request; its JSON body is read first."""

@@ -7,7 +7,6 @@ socket is not read; while the socket takes nothing, nobody is asked for more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from otel_llm.servers.proxy.errors import (
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 HIGH_WATER = 65_536
 """Bytes that wait for their reader before the socket is left unread."""
-Fields = Iterable[tuple[bytes, bytes]]
 
 
 class Request(NamedTuple):

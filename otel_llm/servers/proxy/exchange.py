@@ -6,27 +6,24 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, Status, StatusCode
+from opentelemetry.trace import Span
 
 from otel_llm import semconv
 from otel_llm.clients.engines import known_at
 from otel_llm.clients.reader import ReplyReader
 from otel_llm.clock import Anchor
-from otel_llm.emit.content import as_messages
 from otel_llm.emit.live import LiveRequest
-from otel_llm.emit.request import RequestInfo, request_parameters
 from otel_llm.emit.telemetry import Telemetry
 from otel_llm.emit.values import Value, as_count
 from otel_llm.guard import guard
 from otel_llm.propagation.headers import context_headers, injected, normalised, replaced
-from otel_llm.servers.arrival import Arrival
+from otel_llm.servers.arrival import Arrival, Asked, end_with_request, start_request
 from otel_llm.servers.asgi import ServerSettings
-from otel_llm.servers.body import Scope
+from otel_llm.servers.body import Scope, declared
 from otel_llm.servers.proxy.connection import Head
-from otel_llm.servers.proxy.headers import declared
 from otel_llm.servers.proxy.prefill import LonePrefills
 from otel_llm.servers.proxy.reading import Reading, reading_of
-from otel_llm.servers.proxy.routes import as_openai, prompt_of
+from otel_llm.servers.proxy.routes import PROMPTS, as_openai
 from otel_llm.servers.proxy.settings import ProxyEngine, ProxySettings
 from otel_llm.servers.routes import Route
 from otel_llm.servers.scope import http_attributes, model_of
@@ -111,27 +108,22 @@ class Exchange:
 
     def _request(self, model: str | None, who: Mapping[str, str], context: Context) -> LiveRequest:
         _, route, _, body, anchor = self._arrived
-        asked = as_openai(body)
-        parameters = request_parameters(asked, self._telemetry.settings.vocabulary)
-        stops = parameters.pop(semconv.STOP_SEQUENCES, None)  # they may quote the prompt
-        address = self._shared.settings.upstream.address
-        info = RequestInfo(
-            operation=route.operation,
+        live = start_request(
+            self._telemetry,
+            Asked(route, body, model),
+            Side.PROXY,
             provider=self._shared.provider,
-            model=model,
-            server_address=address.host,
-            server_port=address.port,
-            attributes={semconv.HTTP_ROUTE: route.path, **parameters, **who},
+            address=self._shared.settings.upstream.address,
+            who=who,
+            parent=context,
+            anchor=anchor,
+            parameters_of=as_openai(body),
+            prompts=PROMPTS,
         )
-        live = self._telemetry.start(info, Side.PROXY, parent=context, anchor=anchor)
         live.on_finish = self._finish_server
-        live.recorder.streaming = body.get("stream") is True
         live.recorder.generates = route.operation not in _WITHOUT_TOKENS
-        choices = as_count(parameters.get(semconv.CHOICE_COUNT))
+        choices = as_count(live.info.attributes.get(semconv.CHOICE_COUNT))
         live.recorder.expected_sequences = choices or 1
-        if live.captures_content:
-            live.content(semconv.INPUT_MESSAGES, as_messages(prompt_of(body)))
-            live.content(semconv.STOP_SEQUENCES, stops)
         return live
 
     def sent(self, attempts: int) -> None:
@@ -269,16 +261,8 @@ class Exchange:
 
     def _finish_server(self, timeline: Timeline) -> None:
         server, self._server = self._server, None
-        if server is None:
-            return
-        if server.is_recording():
-            if self._status is not None:
-                server.set_attribute(semconv.HTTP_STATUS, self._status)
-            broken = self._status is not None and self._status >= 500
-            if broken or timeline.outcome is Outcome.ERROR:
-                server.set_attribute(semconv.ERROR_TYPE, timeline.error_type or str(self._status))
-                server.set_status(Status(StatusCode.ERROR))
-        server.end(None if timeline.end_us is None else timeline.end_us * 1000)
+        if server is not None:
+            end_with_request(server, timeline, self._status)
 
 
 _WITHOUT_TOKENS = frozenset({"embeddings", "rerank", "score", "classify"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from otel_llm.servers.proxy.settings import ProxySettings
@@ -26,12 +26,6 @@ def end_to_end(headers: Pairs, further: frozenset[bytes] = frozenset()) -> list[
         if lower == b"connection":
             gone |= {each.strip().lower() for each in value.split(b",")}
     return [(name, value) for lower, name, value in pairs if lower not in gone]
-
-
-def declared(fields: Mapping[str, str]) -> int:
-    """The length of a body as its headers state it, bytes; 0 if they do not."""
-    text = fields.get("content-length", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
 def size_of(headers: Pairs) -> int:

@@ -16,7 +16,7 @@ from otel_llm.clients.reader import ReplyReader
 from otel_llm.emit.live import LiveRequest
 from otel_llm.guard import guard
 from otel_llm.replies.wire import NdjsonRecords, SseRecords
-from otel_llm.servers.proxy.headers import declared
+from otel_llm.servers.body import declared
 from otel_llm.timeline import Mark
 
 _WINDOW = {"gzip": 31, "x-gzip": 31, "deflate": 15}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from otel_llm.servers import scope
 from otel_llm.servers.proxy.settings import ProxyEngine
 from otel_llm.servers.routes import Route, route_of
 
@@ -43,6 +44,8 @@ def _ends(path: str, with_: str) -> bool:
     return path == with_ if with_ == "/" else path.endswith(with_)
 
 
+PROMPTS = (*scope.PROMPTS, "inputs", "text")
+"""The fields of any engine's body that hold what is asked."""
 _NAMES = {"max_new_tokens": "max_tokens", "num_predict": "max_tokens", "n_predict": "max_tokens"}
 
 
@@ -60,11 +63,3 @@ def as_openai(body: Mapping[str, Any]) -> dict[str, Any]:
         if theirs in found:
             found.setdefault(ours, found[theirs])
     return found
-
-
-def prompt_of(body: Mapping[str, Any]) -> object:
-    """What the body asks: messages, input or prompt, by any engine's name for it."""
-    for key in ("messages", "input", "prompt", "inputs", "text"):
-        if body.get(key) is not None:
-            return body[key]
-    return None

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from otel_llm.errors import ConfigurationError, MissingDependencyError
-from otel_llm.servers.proxy.admin import Admin, Page
+from otel_llm.servers.proxy.admin import LONGEST_HEAD, Admin, Page
 from otel_llm.servers.proxy.app import ProxyApp
 from otel_llm.servers.proxy.settings import Address, parse_address
 from otel_llm.servers.proxy.tunnel import Tunnel
@@ -135,7 +135,9 @@ def _server(
             await super().startup(*arguments, **more)
             if admin is not None:
                 served = Admin(lambda: not self.should_exit, metrics_page())
-                self.pages = await asyncio.start_server(served.handle, sock=admin)
+                self.pages = await asyncio.start_server(
+                    served.handle, sock=admin, limit=LONGEST_HEAD
+                )
                 ready(f"admin on http://{_text(admin)}")
             ready(f"listening on http://{_text(listener)}")
             ready("ready")
@@ -157,19 +159,12 @@ def _text(bound: socket.socket) -> str:
 def metrics_page() -> Page | None:
     """The process's own Prometheus registry as a page, or None without prometheus-client."""
     try:
-        from prometheus_client import REGISTRY, generate_latest
-        from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder
+        from prometheus_client import REGISTRY
     except ImportError:
         return None
+    from otel_llm.scrape import page
 
-    def page(accept: str) -> tuple[str, bytes]:
-        try:
-            encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # a version that is no number
-            encode, content_type = generate_latest, CONTENT_TYPE_PLAIN_0_0_4
-        return content_type, encode(REGISTRY)
-
-    return page
+    return partial(page, REGISTRY)
 
 
 class _Signals:

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from opentelemetry.trace import Span, Status, StatusCode
+from opentelemetry.trace import Span
 
 from otel_llm import semconv
 from otel_llm.clock import Anchor
 from otel_llm.emit.values import Value
 from otel_llm.guard import guard
 from otel_llm.propagation.headers import normalised
-from otel_llm.servers.arrival import Arrival
+from otel_llm.servers.arrival import Arrival, end_server_span
 from otel_llm.servers.proxy.app import REFUSAL, ProxyApp
 from otel_llm.servers.proxy.errors import CUT, UpstreamError
 from otel_llm.servers.proxy.exchange import carrying
@@ -189,12 +189,9 @@ class Tunnel(Pipe):
         span, self._span = self._span, None
         if span is not None:
             with guard("proxy.tunnel_end"):
-                if self._status is not None:
-                    span.set_attribute(semconv.HTTP_STATUS, self._status)
-                if self._status is None or self._status >= 500:
-                    span.set_attribute(semconv.ERROR_TYPE, str(self._status or CUT))
-                    span.set_status(Status(StatusCode.ERROR))
-                span.end()
+                broken = self._status is None or self._status >= 500
+                failed = str(self._status or CUT) if broken else None
+                end_server_span(span, status=self._status, failed=failed)
 
     def _started(self, method: str, target: bytes, headers: Headers) -> Headers:
         """Open the span; the headers with its context in them."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from otel_llm.clock import SYSTEM_CLOCK, Clock
 from otel_llm.simulator.driver import Driver
 from otel_llm.simulator.engine import Engine, EngineRequest, QueueFull, Step
-from otel_llm.simulator.serving.generation import Generation
+from otel_llm.simulator.serving.generation import EngineFailedError, Generation
 from otel_llm.simulator.serving.http import (
     BodyTooLarge,
     Exchange,
@@ -209,6 +209,12 @@ class ServingApp:
             call.truth.outcome = call.truth.outcome or "ok"
         except BodyTooLarge:
             await self._refuse(call, self.too_large())
+        except QueueFull:
+            await self._refuse(call, self.overloaded())
+        except EngineFailedError:
+            if call.exchange.status is not None:
+                raise  # the answer is cut
+            await self._refuse(call, self.broken())
         except Refused as refused:
             await self._refuse(call, refused)
 

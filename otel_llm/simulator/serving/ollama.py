@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from otel_llm.clock import SYSTEM_CLOCK, Clock
-from otel_llm.simulator.engine import Engine, PromptTooLong, QueueFull
+from otel_llm.simulator.engine import Engine, PromptTooLong
 from otel_llm.simulator.serving.app import (
     Body,
     Call,
@@ -19,7 +19,7 @@ from otel_llm.simulator.serving.app import (
     ServingConfig,
     hexadecimal,
 )
-from otel_llm.simulator.serving.generation import EngineFailedError, Generation
+from otel_llm.simulator.serving.generation import Generation
 from otel_llm.simulator.serving.go import GO_JSON, go_json, json_error, rfc3339, wrong_type
 from otel_llm.simulator.serving.ollama_lines import (
     DETAILS,
@@ -191,8 +191,6 @@ class OllamaApp(ServingApp):
             prompt = prompt[-(longest // 2 or 1) :]
         try:
             return self.begin(call, prompt, limit)
-        except QueueFull:
-            raise self.overloaded() from None
         except PromptTooLong:
             raise too_long(len(prompt), longest) from None
 
@@ -212,17 +210,12 @@ class OllamaApp(ServingApp):
     async def _answer(self, call: Call, body: Body, prompt: list[int], lines: Lines) -> None:
         call.truth.streaming = body.get("stream") is not False
         generation = self._begin(call, body, prompt)
-        try:
-            if call.truth.streaming:
-                await stream(call, generation, lines)
-            else:
-                await generation.wait()
-                text = generation.sequences[0].text
-                await self.reply(call, go_json(lines.end(call, generation, text)))
-        except EngineFailedError:
-            if call.exchange.status is not None:
-                raise
-            raise self.broken() from None
+        if call.truth.streaming:
+            await stream(call, generation, lines)
+        else:
+            await generation.wait()
+            text = generation.sequences[0].text
+            await self.reply(call, go_json(lines.end(call, generation, text)))
         self._keep(body)
 
     async def reply(self, call: Call, body: bytes, content_type: str = GO_JSON) -> None:

@@ -153,10 +153,7 @@ class TgiApp(ServingApp):
     async def _whole(self, call: Call, asked: Asked) -> tuple[Generation, list[tuple[str, str]]]:
         """Generate everything; the headers with its times come with it."""
         generation = self._begin(call, asked)
-        try:
-            await generation.wait()
-        except EngineFailedError:
-            raise self.broken() from None
+        await generation.wait()
         return generation, times_of(call, generation, asked, self.clock.monotonic_ns())
 
     async def _plain(self, call: Call, asked: Asked, *, listed: bool = False) -> None:

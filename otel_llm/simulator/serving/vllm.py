@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from otel_llm.clock import SYSTEM_CLOCK, Clock
-from otel_llm.simulator.engine import Engine, PromptTooLong, QueueFull, Step
+from otel_llm.simulator.engine import Engine, PromptTooLong, Step
 from otel_llm.simulator.serving.app import (
     Body,
     Call,
@@ -17,7 +17,7 @@ from otel_llm.simulator.serving.app import (
     ServingConfig,
     hexadecimal,
 )
-from otel_llm.simulator.serving.generation import EngineFailedError, Generation
+from otel_llm.simulator.serving.generation import Generation
 from otel_llm.simulator.serving.http import compact
 from otel_llm.simulator.serving.metrics import CONTENT_TYPE, Histograms, exposition
 from otel_llm.simulator.serving.openai import Wanted, chat_prompt, text_prompts
@@ -166,8 +166,6 @@ class VllmApp(ServingApp):
                 n=wanted.n,
                 priority=wanted.priority,
             )
-        except QueueFull:
-            raise self.overloaded() from None
         except PromptTooLong:
             longest = self.engine.config.longest
             text = (
@@ -197,10 +195,6 @@ class VllmApp(ServingApp):
                 usage = usage_of(generation, details=self.prompt_tokens_details)
                 body = bodies.whole(generation, self.fingerprint, usage, self._measured(generation))
                 await self._reply(call, 200, compact(body))
-        except EngineFailedError:
-            if call.exchange.status is not None:
-                raise
-            raise self.broken() from None
         finally:
             self.histograms.request(call.truth, wanted)
 
